@@ -1,0 +1,154 @@
+"""The error tree. Every error says what went wrong, why, and what to do next.
+
+OpsError
+ +- UsageError          wrong options or arguments                       exit 2
+ +- ConfigError         playbook, inventory, template; has a source span exit 2
+ +- InputUnreadable     a file named by the user cannot be read          exit 3
+ +- ConnectError        no session with a node                           exit 3
+ |   +- Unreachable     no route, refused, timed out, no usable Python
+ |   +- AuthRefused     the server refused every key and password
+ |   +- ConnectionLost  an established session broke and did not return
+ |   +- HostKeyChanged  the server's key is not the known one            exit 4
+ +- TaskFailed          a task failed on a node                          exit 1
+ |   +- NotReady        a server did not become ready
+ |   +- PatchMismatch   a patch found no place to apply
+ +- LockHeld            another run holds the node                       exit 5
+ +- Interrupted         by a signal, or by somebody's `stop`             exit 130
+
+Exit codes: contracts section 7, docs/guide.md "Exit codes".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Span:
+    """A place in a file that the user wrote. ``line`` and ``col`` count from 1."""
+
+    file: str
+    line: int
+    col: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.col}"
+
+
+class OpsError(Exception):
+    """What happened (one sentence, no final period), with an optional cause and hint."""
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        cause: str | None = None,
+        hint: str | None = None,
+        span: Span | None = None,
+        host: str | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.cause = cause
+        self.hint = hint
+        self.span = span
+        self.host = host
+
+    def as_dict(self) -> dict[str, Any]:
+        """The error as JSON values, as it stands in events (contracts section 7)."""
+        out: dict[str, Any] = {"type": type(self).__name__, "what": self.what}
+        for key in ("cause", "hint", "host"):
+            if getattr(self, key) is not None:
+                out[key] = getattr(self, key)
+        if self.span is not None:
+            out["at"] = {"file": self.span.file, "line": self.span.line, "col": self.span.col}
+        return out
+
+
+class UsageError(OpsError):
+    """Options or arguments that make no sense."""
+
+    exit_code = 2
+
+
+class ConfigError(OpsError):
+    """A playbook, inventory, template or patch set is wrong; ``span`` says where.
+
+    ``also`` holds further errors of the same file, so that one run reports them all.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, also: Sequence[ConfigError] = (), **kw: Any) -> None:
+        super().__init__(what, **kw)
+        self.also = tuple(also)
+
+
+class InputUnreadable(OpsError):
+    """A file that the user named cannot be read."""
+
+    exit_code = 3
+
+
+class ConnectError(OpsError):
+    """No working session with a node."""
+
+    exit_code = 3
+
+
+class Unreachable(ConnectError):
+    """The node does not answer, or cannot run the agent."""
+
+
+class AuthRefused(ConnectError):
+    """The server refused every key and password that was offered."""
+
+
+class ConnectionLost(ConnectError):
+    """An established session broke and could not be resumed in time."""
+
+
+class HostKeyChanged(ConnectError):
+    """The server's host key is not the one that is known for it."""
+
+    exit_code = 4
+
+
+class TaskFailed(OpsError):
+    """A task failed on a node."""
+
+
+class NotReady(TaskFailed):
+    """A server did not become ready."""
+
+
+class PatchMismatch(TaskFailed):
+    """A patch found no place where it applies."""
+
+
+class LockHeld(OpsError):
+    """Another run holds the node."""
+
+    exit_code = 5
+
+
+class Interrupted(OpsError):
+    """The run was stopped by a signal or by somebody's `stop`."""
+
+    exit_code = 130
+
+
+#: Across hosts, and within a run, the first of these that occurred is the exit code (contracts 7).
+EXIT_PRECEDENCE = (130, 4, 5, 3, 1, 8)
+
+
+def worst_exit(codes: Sequence[int]) -> int:
+    """The exit code of a run whose parts ended with ``codes``."""
+    for code in EXIT_PRECEDENCE:
+        if code in codes:
+            return code
+    return max(codes, default=0)
