@@ -1,0 +1,186 @@
+"""First stage on the node: find or receive the agent, then run it.
+
+This source travels in the exec request (base64, with ``nonce``, ``agent hash`` and bundle name in ``sys.argv``) and is
+all that runs before the cache is verified. It must stay small, and may use nothing of the agent.
+
+``argv``: nonce, hash of the agent bundle. Exit codes: 0 ended in order, 93 gave up and said why; any
+other makes the start command try its next Python.
+"""
+
+import hashlib
+import json
+import os
+import stat
+import struct
+import sys
+
+
+def state_dir():
+    """Where the agent keeps its cache and state on this machine (contracts 5): local, never shared over NFS homes."""
+    forced = os.environ.get("OPSCTL_NODE_STATE_DIR")
+    if forced:
+        return forced
+    if os.geteuid() == 0:
+        return "/var/lib/opsctl"
+    try:
+        with open("/etc/machine-id") as f:
+            machine = f.read().strip() or "unknown"
+    except OSError:
+        machine = os.uname()[1]
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(base, "opsctl", machine)
+
+
+def private_dir(path):
+    """Make ``path`` ours alone; refuse one that another user owns or can write (contracts 5)."""
+    if not os.path.isdir(path):
+        parent = os.path.dirname(path)
+        if not os.path.isdir(parent):
+            private_dir(parent)
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            pass
+    st = os.lstat(path)
+    if not stat.S_ISDIR(st.st_mode) or st.st_uid != os.geteuid():
+        raise OSError(
+            "%s is not a directory of user %d: another user could change what opsctl runs there" % (path, os.geteuid())
+        )
+    if st.st_mode & 0o022:
+        raise OSError("%s can be written by others (mode %04o)" % (path, stat.S_IMODE(st.st_mode)))
+    return path
+
+
+def digest(files):
+    """The hash by which the agent is known: over names and sources, in order."""
+    h = hashlib.sha256()
+    for name in sorted(files):
+        data = files[name].encode("utf-8")
+        h.update(("%s %d\n" % (name, len(data))).encode("utf-8"))
+        h.update(data)
+    return h.hexdigest()
+
+
+def stored(root):
+    """The sources under ``root`` as {name: text}."""
+    out = {}
+    for base, dirs, names in os.walk(root):
+        dirs[:] = [d for d in dirs if d != "__pycache__"]
+        for name in names:
+            path = os.path.join(base, name)
+            with open(path, encoding="utf-8") as f:
+                out[os.path.relpath(path, root)] = f.read()
+    return out
+
+
+def store(root, files):
+    """Write sources and their byte code to ``root`` in one rename."""
+    import py_compile
+    import shutil
+    import tempfile
+
+    tmp = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(root))
+    try:
+        for name, text in files.items():
+            path = os.path.join(tmp, name)
+            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(text)
+            if name.endswith(".py"):
+                py_compile.compile(
+                    path,
+                    dfile=os.path.join(root, name),
+                    doraise=True,
+                    invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+                )
+        try:
+            os.rename(tmp, root)
+        except OSError:
+            if not os.path.isdir(root) or digest(stored(root)) != digest(files):
+                # A broken older copy, or a link put there by somebody: out of the way, never written through.
+                os.rename(root, tmp + ".old")
+                os.rename(tmp, root)
+                shutil.rmtree(tmp + ".old", ignore_errors=True)
+    finally:
+        shutil.rmtree(tmp, ignore_errors=True)
+
+
+def compiled(root):
+    """True when this interpreter's byte code is in the cache (a second Python on the node has its own)."""
+    import importlib.util
+
+    return os.path.exists(importlib.util.cache_from_source(os.path.join(root, "opsctl_agent", "main.py")))
+
+
+def read_exact(n):
+    out = b""
+    while len(out) < n:
+        piece = os.read(0, min(65536, n - len(out)))
+        if not piece:
+            sys.exit(93)
+        out += piece
+    return out
+
+
+def send(header):
+    data = json.dumps(header).encode()
+    os.write(1, struct.pack(">II", len(data), 0) + data)
+
+
+def receive(agent_hash):
+    """Read frames until the bundle comes; returns (files, bytes of the frames that came before it)."""
+    import zlib
+
+    early = b""
+    while True:
+        lengths = read_exact(8)
+        head_len, body_len = struct.unpack(">II", lengths)
+        head = read_exact(head_len)
+        body = read_exact(body_len)
+        if json.loads(head.decode("utf-8")).get("t") == "agent":
+            files = json.loads(zlib.decompress(body).decode("utf-8"))
+            if digest(files) != agent_hash:
+                raise ValueError("the agent that arrived does not have the hash %s" % agent_hash)
+            return files, early
+        early += lengths + head + body
+
+
+def main():
+    nonce, agent_hash = sys.argv[1:3]
+    if sys.version_info < (3, 8):
+        sys.exit(94)
+    os.write(1, ("\n<<opsctl %s>>\n" % nonce).encode())
+    early = b""
+    try:
+        cache = private_dir(os.path.join(state_dir(), "agents"))
+        root = os.path.join(cache, agent_hash[:32])
+        if not os.path.isdir(root) or os.lstat(root).st_uid != os.geteuid() or digest(stored(root)) != agent_hash:
+            send({"t": "need-agent"})
+            files, early = receive(agent_hash)
+            store(root, files)
+        elif not compiled(root):
+            store(root + ".again", stored(root))
+            os.rename(root, root + ".old")
+            os.rename(root + ".again", root)
+            __import__("shutil").rmtree(root + ".old", ignore_errors=True)
+    except Exception as exc:
+        send(
+            {
+                "t": "fatal",
+                "error": {
+                    "what": "the agent cannot be set up on the node",
+                    "cause": str(exc),
+                    "hint": "opsctl needs a private directory for its own files there; OPSCTL_NODE_STATE_DIR names another place",
+                },
+            }
+        )
+        sys.exit(93)
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, root)
+    from opsctl_agent.main import main as run
+
+    run(early, state_dir(), agent_hash, root)
+
+
+if __name__ == "__main__":
+    main()
