@@ -1,0 +1,1 @@
+"""Renderers: the only part of opsctl, with the command line, that prints."""
