@@ -1,0 +1,56 @@
+"""What all tiers share: the counts for scripts/test, hypothesis profiles, and no way out of the test's own home."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+# CI must not fail for a reason that the next run cannot repeat: the examples are derived from the test's text.
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+TIERS = ("unit", "node", "lab", "engine", "matrix", "soak")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--counts", metavar="FILE", help="write 'PASSED FAILED SKIPPED' there, for scripts/test")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test carries the marker of the folder it lies in."""
+    here = Path(__file__).parent
+    for item in items:
+        tier = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
+        if tier in TIERS and tier != "unit":
+            item.add_marker(tier)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    target = config.getoption("--counts")
+    if target:
+        stats = terminalreporter.stats
+        n = {key: len(stats.get(key, ())) for key in ("passed", "failed", "error", "skipped", "xfailed", "xpassed")}
+        Path(target).write_text(
+            f"{n['passed'] + n['xpassed']} {n['failed'] + n['error']} {n['skipped'] + n['xfailed']}\n"
+        )
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Every test has a HOME of its own: no known_hosts, ssh_config, cache or journal of the person who runs it."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK"):
+        monkeypatch.delenv(name, raising=False)
+    for name in [key for key in os.environ if key.startswith(("OPSCTL_", "ANSIBLE_"))]:
+        if not name.startswith("OPSCTL_TEST_"):
+            monkeypatch.delenv(name)
+    yield home
