@@ -1,0 +1,1 @@
+"""What users write (YAML, inventories, templates) becomes the typed model. Never connects, never prints."""

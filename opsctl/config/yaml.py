@@ -1,0 +1,393 @@
+"""YAML as opsctl reads it: 1.2 scalars, a place for every value, and errors that say where and why.
+
+Differences from PyYAML's defaults, each of which has bitten somebody: ``no``, ``on`` and ``22:22`` are strings,
+dates are strings, ``0644`` is the string "0644" (a mode is read as written), ``1e3`` is a number, a duplicate key is
+an error, and unknown tags are refused. Anchors and merge keys (``<<``) work; what they expand to is bounded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from ..errors import ConfigError, InputUnreadable, Span
+from .source import Map, SecretRef, Seq, Text, did_you_mean
+
+#: A file larger than this is no playbook.
+MAX_BYTES = 32 << 20
+#: Values after the expansion of aliases; a few hundred bytes of nested aliases would otherwise fill the memory.
+MAX_VALUES = 2_000_000
+MAX_DEPTH = 200
+
+_PLAIN = "opsctl:plain"
+_STR = "tag:yaml.org,2002:str"
+_STD = "tag:yaml.org,2002:"
+
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,400})\Z")
+_OCT = re.compile(r"0o[0-7]{1,400}\Z")
+_HEX = re.compile(r"0x[0-9a-fA-F]{1,400}\Z")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
+_WORDS: dict[str, Any] = {
+    "": None, "~": None, "null": None, "Null": None, "NULL": None,
+    "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
+    ".inf": float("inf"), ".Inf": float("inf"), ".INF": float("inf"),
+    "+.inf": float("inf"), "+.Inf": float("inf"), "+.INF": float("inf"),
+    "-.inf": float("-inf"), "-.Inf": float("-inf"), "-.INF": float("-inf"),
+    ".nan": float("nan"), ".NaN": float("nan"), ".NAN": float("nan"),
+}
+_NUMBER_START = frozenset("-+.0123456789")
+
+_UNQUOTED = re.compile(r"^\s*(?:- +)*(?:(?:[\w.-]+|\"[^\"]*\"|'[^']*') *: +)?(?=\{\{|\{%)")
+_TAB = re.compile(r"^ *(\t)")
+
+
+def scalar(text: str) -> Any:
+    """The value of a plain scalar by YAML 1.2's core schema; a string when it is nothing else."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] not in _NUMBER_START:
+        return text
+    if _INT.match(text):
+        return int(text)
+    if _OCT.match(text):
+        return int(text[2:], 8)
+    if _HEX.match(text):
+        return int(text[2:], 16)
+    if _FLOAT.match(text):
+        return float(text)
+    return text
+
+
+def _loader_class() -> Any:
+    if yaml.__with_libyaml__:
+        class CLoader(yaml.CBaseLoader):
+            """libyaml's parser; tags stay unresolved, `_Builder` decides."""
+
+        cls: Any = CLoader
+    else:
+        class PyLoader(yaml.BaseLoader):
+            """The slow parser, where PyYAML was built without libyaml."""
+
+        cls = PyLoader
+    # Every untagged plain scalar gets a tag of its own, so that `!!str 42` and `42` can be told apart.
+    cls.add_implicit_resolver(_PLAIN, re.compile(""), None)
+    return cls
+
+
+_LOADER = _loader_class()
+
+
+def load_yaml(path: str | os.PathLike[str] | None = None, *, text: str | None = None, file: str | None = None) -> Any:
+    """Read one YAML document from ``path``, or from ``text``; ``file`` is its name in messages (default: the path).
+
+    Returns Map, Seq, Text, numbers, booleans, None or SecretRef. Raises InputUnreadable when the file cannot be
+    read and ConfigError, with its place, for everything that is wrong with its content.
+    """
+    name = file if file is not None else os.fspath(path) if path is not None else "<text>"
+    if text is None:
+        if path is None:
+            raise TypeError("load_yaml needs a path or a text")
+        text = read_text(path, name)
+    loader = _LOADER(text)
+    try:
+        node = loader.get_single_node()
+    except yaml.YAMLError as error:
+        raise _syntax_error(error, text, name) from None
+    except RecursionError:
+        raise _too_deep(Span(name, 1)) from None
+    finally:
+        loader.dispose()
+    if node is None:
+        return None
+    return _Builder(name, text).build(node)
+
+
+def read_text(path: str | os.PathLike[str], name: str | None = None) -> str:
+    """The text of a file in UTF-8; a byte order mark is dropped. InputUnreadable or a located ConfigError else."""
+    shown = name if name is not None else os.fspath(path)
+    try:
+        if Path(path).is_file() and os.path.getsize(path) > MAX_BYTES:
+            raise ConfigError(f"{shown} is larger than {MAX_BYTES >> 20} MiB", span=Span(shown, 1),
+                              hint="keep large data in files of their own and `copy` them")
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise InputUnreadable(f"cannot read {shown}", cause=error.strerror or str(error),
+                              hint=_unreadable_hint(error)) from None
+    return decode(data, shown)
+
+
+def decode(data: bytes, name: str) -> str:
+    """``data`` as text; UTF-8 only, with the place of the first byte that is not."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise ConfigError("the file is UTF-16, not UTF-8", span=Span(name, 1),
+                          hint=f"convert it: iconv -f UTF-16 -t UTF-8 {name}")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line = before.count(b"\n") + 1
+        col = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
+        raise ConfigError("the file is not UTF-8", span=Span(name, line, col),
+                          cause=f"byte 0x{data[error.start]:02x} cannot stand here",
+                          hint=f"convert it, for instance: iconv -f ISO-8859-1 -t UTF-8 {name}") from None
+
+
+def _unreadable_hint(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "check the spelling; a relative path is relative to the working directory"
+    if isinstance(error, PermissionError):
+        return "you need read permission for it"
+    if isinstance(error, IsADirectoryError):
+        return "name a file in it"
+    return "check the path"
+
+
+class _Builder:
+    """Turns parser nodes into values. Shared (aliased) nodes are built once."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self.file = file
+        self.text = text
+        self.lines: list[str] | None = None
+        self.values: dict[int, Any] = {}
+        self.sizes: dict[int, int] = {}
+        self.open: set[int] = set()
+        self.depth = 0
+
+    def build(self, node: Node) -> Any:
+        value, _ = self.value(node)
+        return value
+
+    def span(self, node: Node) -> Span:
+        mark = node.start_mark
+        return Span(self.file, mark.line + 1, mark.column + 1)
+
+    def error(self, what: str, node: Node, **kw: Any) -> ConfigError:
+        return ConfigError(what, span=self.span(node), **kw)
+
+    def value(self, node: Node) -> tuple[Any, Span]:
+        """The value and its place; counts what aliases expand to."""
+        span = self.span(node)
+        if isinstance(node, ScalarNode):
+            return self.scalar(node, span), span
+        key = id(node)
+        if key in self.values:
+            return self.values[key], span
+        if key in self.open:
+            raise self.error("an anchor contains itself", node, hint="write the value out, without the alias")
+        self.open.add(key)
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise _too_deep(span)
+        value = self.mapping(node, span) if isinstance(node, MappingNode) else self.sequence(node, span)
+        self.depth -= 1
+        self.open.discard(key)
+        self.values[key] = value
+        return value, span
+
+    def count(self, node: Node, children: int) -> None:
+        size = 1 + children
+        if size > MAX_VALUES:
+            raise self.error(f"aliases expand to more than {MAX_VALUES} values", node,
+                             hint="this looks like a YAML bomb; write the values out")
+        self.sizes[id(node)] = size
+
+    def scalar(self, node: ScalarNode, span: Span) -> Any:
+        tag = node.tag
+        text: str = node.value
+        if tag == _PLAIN:
+            value = scalar(text)
+            return Text(text, span) if value is text else value
+        style = node.style or ""
+        if tag == _STR:
+            return Text(text, span, style, self.indent(span) if style in ("|", ">") else 0)
+        if tag == "!unsafe":
+            return Text(text, span, style, 0, False)
+        if tag == "!secret":
+            return self.secret(node, span)
+        return self.tagged(node, text, span)
+
+    def tagged(self, node: ScalarNode, text: str, span: Span) -> Any:
+        kind = node.tag[len(_STD):] if node.tag.startswith(_STD) else None
+        if kind in ("int", "float", "bool", "null"):
+            value = scalar(text)
+            fits = {"int": type(value) is int, "float": isinstance(value, (int, float)) and not isinstance(value, bool),
+                    "bool": isinstance(value, bool), "null": value is None}[kind]
+            if not fits:
+                raise self.error(f"`{text}` is no {kind}", node, hint=f"remove the tag `!!{kind}` or correct the value")
+            return float(value) if kind == "float" else value
+        raise self.unknown_tag(node)
+
+    def unknown_tag(self, node: Node) -> ConfigError:
+        tag = node.tag
+        shown = "!!" + tag[len(_STD):] if tag.startswith(_STD) else tag
+        if tag in ("!vault", "!vault-encrypted"):
+            return self.error("Ansible Vault values are not supported", node,
+                              hint="use `!secret env:NAME`, `!secret file:PATH` or `!secret cmd:COMMAND` "
+                              "(for instance `!secret cmd:ansible-vault view secret.yml`)")
+        return self.error(f"unknown tag `{shown}`", node,
+                          hint="`!secret env:NAME`, `!secret file:PATH`, `!secret cmd:COMMAND` and `!unsafe` are known; "
+                          "quote the value if it only begins with `!`")
+
+    def secret(self, node: ScalarNode, span: Span) -> SecretRef:
+        source, colon, ref = str(node.value).partition(":")
+        source, ref = source.strip(), ref.strip()
+        if not colon or source not in ("env", "file", "cmd"):
+            near = did_you_mean(source, ("env", "file", "cmd")) if colon else None
+            raise self.error(f"`!secret {node.value}` does not say where the secret is", node, cause=near,
+                             hint="write `!secret env:NAME`, `!secret file:PATH` or `!secret cmd:COMMAND`")
+        if not ref:
+            raise self.error(f"`!secret {source}:` names nothing", node, hint=f"write for instance `!secret {source}:X`")
+        return SecretRef(source, ref, span)
+
+    def indent(self, span: Span) -> int:
+        if self.lines is None:
+            self.lines = self.text.split("\n")
+        header = self.lines[span.line - 1][span.col - 1:]
+        explicit = re.match(r"[|>][-+]?([1-9])", header)
+        for line in self.lines[span.line:]:
+            if line.strip():
+                if explicit:  # relative to the parent's indentation, which is what the header's line has
+                    parent = self.lines[span.line - 1]
+                    return len(parent) - len(parent.lstrip(" ")) + int(explicit.group(1)) + 1
+                return len(line) - len(line.lstrip(" ")) + 1
+        return 1
+
+    def sequence(self, node: SequenceNode, span: Span) -> Seq:
+        if not node.tag.startswith(_STD) or node.tag[len(_STD):] != "seq":
+            raise self.unknown_tag(node)
+        out = Seq(span)
+        places = out.items_at
+        total = 0
+        for child in node.value:
+            value, place = self.value(child)
+            out.append(value)
+            places.append(place)
+            total += self.sizes.get(id(child), 1)
+        self.count(node, total)
+        return out
+
+    def mapping(self, node: MappingNode, span: Span) -> Map:
+        if not node.tag.startswith(_STD) or node.tag[len(_STD):] != "map":
+            raise self.unknown_tag(node)
+        out = Map(span)
+        merges: list[tuple[Node, Any]] = []
+        total = 0
+        for key_node, value_node in node.value:
+            if isinstance(key_node, ScalarNode):
+                tag = key_node.tag
+                if tag == _PLAIN:
+                    if key_node.value == "<<":
+                        merges.append((value_node, self.value(value_node)[0]))
+                        total += self.sizes.get(id(value_node), 1)
+                        continue
+                    key = scalar(key_node.value)
+                elif tag == _STR:
+                    key = key_node.value
+                else:
+                    raise self.unknown_tag(key_node)
+            elif node.flow_style and isinstance(key_node, MappingNode) and key_node.flow_style:
+                raise _unquoted(self.span(node))
+            else:
+                raise self.error("a mapping or list cannot be a key", key_node, hint="quote it if it is meant as text")
+            if key in out:
+                first = out.keys_at[key]
+                raise self.error(f"`{key_node.value}` is given twice", key_node,
+                                 cause=f"it was first given in line {first.line}; YAML allows a key only once",
+                                 hint="remove one of the two, or rename it")
+            value, place = self.value(value_node)
+            out.put(key, value, self.span(key_node), place)
+            total += 1 + self.sizes.get(id(value_node), 1)
+        for value_node, value in merges:
+            self.merge(out, value_node, value)
+        self.count(node, total)
+        return out
+
+    def merge(self, out: Map, node: Node, value: Any) -> None:
+        for source in value if isinstance(value, Seq) else (value,):
+            if not isinstance(source, Map):
+                raise self.error("`<<` merges mappings, and this is none", node,
+                                 hint="point it at an anchored mapping: `<<: *name`")
+            for key, item in source.items():
+                if key not in out:
+                    out.put(key, item, source.keys_at[key], source.values_at[key])
+
+
+def _too_deep(span: Span) -> ConfigError:
+    return ConfigError(f"values are nested more than {MAX_DEPTH} deep", span=span,
+                       hint="no playbook needs that; is this the right file?")
+
+
+def _unquoted(span: Span) -> ConfigError:
+    return ConfigError("a value that begins with `{{` or `{%` must be quoted", span=span,
+                       cause="YAML reads an unquoted `{` as the start of a mapping",
+                       hint='write it in quotes: "{{ name }}"')
+
+
+def _syntax_error(error: yaml.YAMLError, text: str, name: str) -> ConfigError:
+    """A parser's complaint in the words of somebody who writes playbooks."""
+    lines = text.split("\n")
+    if isinstance(error, yaml.reader.ReaderError):
+        before = text[: error.position] if isinstance(error.position, int) else ""
+        line = before.count("\n") + 1
+        return ConfigError("the file contains a character that YAML does not allow", span=Span(name, line),
+                           cause=f"character U+{error.character:04X}" if isinstance(error.character, int) else None,
+                           hint="remove it, or write it as an escape in double quotes")
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    problem = str(getattr(error, "problem", None) or getattr(error, "context", None) or error).strip()
+    context = getattr(error, "context", None)
+    context_mark = getattr(error, "context_mark", None)
+    span = Span(name, mark.line + 1, mark.column + 1) if mark is not None else Span(name, 1)
+    if "nesting depth" in problem:
+        return _too_deep(span)
+    for number in dict.fromkeys((span.line, span.line - 1)):
+        if 1 <= number <= len(lines):
+            found = _UNQUOTED.match(lines[number - 1])
+            if found:
+                return _unquoted(Span(name, number, found.end() + 1))
+    if span.line <= len(lines):
+        tab = _TAB.match(lines[span.line - 1])
+        if tab:
+            return ConfigError("a tab cannot be used for indentation", span=Span(name, span.line, tab.start(1) + 1),
+                               cause="YAML indents with spaces only", hint="replace the tab by spaces")
+    if "another document" in problem:
+        return ConfigError("the file holds more than one YAML document", span=span,
+                           hint="put what comes after `---` into a file of its own")
+    if "undefined alias" in problem:
+        return ConfigError(problem.replace("found ", "", 1), span=span,
+                           hint="an anchor `&name` must stand before `*name`; quote the value if the `*` is text")
+    return _explained(problem, context, context_mark, span, lines)
+
+
+def _explained(problem: str, context: Any, context_mark: Any, span: Span, lines: list[str]) -> ConfigError:
+    cause: str | None = problem
+    if context and context_mark is not None:
+        cause = f"{problem}, {str(context).strip()} that starts in line {context_mark.line + 1}"
+    line = lines[span.line - 1] if span.line <= len(lines) else ""
+    what, hint = "this is not valid YAML", "compare the indentation with the lines above; quote values with : or # in them"
+    if "mapping values are not allowed" in problem:
+        what = "a second `:` in one line"
+        hint = "quote the value, or bring the key to a line of its own with the right indentation"
+    elif "cannot start any token" in problem:
+        char = line[span.col - 1:span.col]
+        what, hint = f"a value cannot begin with `{char}`", "put the value in quotes"
+    elif "did not find expected key" in problem or "expected <block end>" in problem:
+        what = "the indentation does not fit, or a quote or bracket is not closed"
+        hint = "keys of one mapping start in the same column; after a closing quote nothing may follow"
+    elif "expected ',' or" in problem:
+        what, hint = "a list or mapping in brackets is not closed", "add the missing `,`, `]` or `}`"
+    elif "end of stream" in problem or "could not find expected ':'" in problem:
+        what = "a `:` or a closing quote is missing"
+        hint = "a key is followed by `: `; close what the line named in the cause opens"
+    elif "unknown escape" in problem:
+        what, hint = "this escape does not exist in double quotes", "double the backslash, or use single quotes"
+    elif "tag" in problem:
+        hint = "quote the value if it only begins with `!`"
+    elif "duplicate anchor" in problem:
+        what, hint = "an anchor is defined twice", "rename one of the two"
+    return ConfigError(what, span=span, cause=cause, hint=hint)
