@@ -10,7 +10,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    "default",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 # CI must not fail for a reason that the next run cannot repeat: the examples are derived from the test's text.
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
@@ -48,9 +51,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     """Every test has a HOME of its own: no known_hosts, ssh_config, cache or journal of the person who runs it."""
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
-    for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK"):
-        monkeypatch.delenv(name, raising=False)
-    for name in [key for key in os.environ if key.startswith(("OPSCTL_", "ANSIBLE_"))]:
-        if not name.startswith("OPSCTL_TEST_"):
+    for name in list(os.environ):
+        if name.startswith(("OPSCTL_", "ANSIBLE_", "XDG_", "SSH_")) and not name.startswith("OPSCTL_TEST_"):
             monkeypatch.delenv(name)
     yield home
