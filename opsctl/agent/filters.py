@@ -1,0 +1,361 @@
+"""Filters and tests that Ansible's users expect, beside Jinja2's own. The list stands in docs/reference/expressions.md."""
+
+import base64
+import datetime
+import hashlib
+import itertools
+import json
+import os.path
+import re
+import shlex
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+
+from .expr import ExprError
+
+# -- conversion ---------------------------------------------------------------------------------------------------------
+
+
+def to_bool(value: Any) -> bool:
+    """yes/no/on/off/true/false/1/0 to a boolean. Raises ExprError for anything else."""
+    if isinstance(value, bool):
+        return value
+    if value is None:
+        return False
+    text = str(value).strip().lower()
+    if text in ("yes", "on", "true", "1", "y", "t", "1.0"):
+        return True
+    if text in ("no", "off", "false", "0", "n", "f", "0.0", ""):
+        return False
+    raise ExprError("`bool` cannot tell what %r means" % (value,), hint="use yes, no, on, off, true, false, 1 or 0")
+
+
+def to_json(value: Any, **kw: Any) -> str:
+    kw.setdefault("ensure_ascii", False)
+    return json.dumps(value, **kw)
+
+
+def to_nice_json(value: Any, indent: int = 4, sort_keys: bool = True, **kw: Any) -> str:
+    return json.dumps(value, indent=indent, sort_keys=sort_keys, ensure_ascii=False, separators=(",", ": "), **kw)
+
+
+def from_json(text: Any) -> Any:
+    return json.loads(text)
+
+
+_PLAIN = re.compile(r"[A-Za-z_/.][A-Za-z0-9_/.@+-]*( [A-Za-z0-9_/.@+-]+)*\Z")
+_WORDS = frozenset(["", "null", "true", "false", "yes", "no", "on", "off", "y", "n", "none", ".inf", ".nan"])
+
+
+def _yaml_scalar(value: Any) -> str:
+    if isinstance(value, str):
+        return value if _PLAIN.match(value) and value.lower() not in _WORDS else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value)
+
+
+def _yaml_lines(value: Any, indent: int, depth: int) -> List[str]:
+    pad = " " * (indent * depth)
+    out = []  # type: List[str]
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            if isinstance(item, (Mapping, list)) and item:
+                out.append("%s%s:" % (pad, _yaml_scalar(key)))
+                out += _yaml_lines(item, indent, depth + (1 if isinstance(item, Mapping) else 0))
+            else:
+                out.append("%s%s: %s" % (pad, _yaml_scalar(key), _yaml_lines(item, indent, 0)[0]))
+        return out
+    if isinstance(value, list) and value:
+        for item in value:
+            lines = _yaml_lines(item, indent, 0)
+            out.append("%s- %s" % (pad, lines[0]))
+            out += ["%s  %s" % (pad, line) for line in lines[1:]]
+        return out
+    if isinstance(value, Mapping):
+        return [pad + "{}"]
+    return [pad + ("[]" if isinstance(value, list) else _yaml_scalar(value))]
+
+
+def to_nice_yaml(value: Any, indent: int = 2, **_: Any) -> str:
+    """Block-style YAML, keys in their order."""
+    return "\n".join(_yaml_lines(value, indent, 0)) + "\n"
+
+
+def human_to_bytes(text: Any, default_unit: str = "") -> int:
+    match = re.match(r"^\s*([0-9.]+)\s*([KMGTPE]?)(i?)(B?)\s*$", "%s%s" % (text, default_unit), re.I)
+    if not match:
+        raise ExprError("`human_to_bytes` cannot read the size %r" % (text,))
+    return int(float(match.group(1)) * 1024 ** " KMGTPE".index(match.group(2).upper() or " "))
+
+
+def human_readable(size: Any, isbits: bool = False) -> str:
+    value = float(size)
+    for unit in ("", "K", "M", "G", "T", "P"):
+        if abs(value) < 1024:
+            break
+        value /= 1024
+    return "%.2f %s%s" % (value, unit, ("b" if unit else "bits") if isbits else ("B" if unit else "Bytes"))
+
+
+# -- text ---------------------------------------------------------------------------------------------------------------
+
+
+def _flags(ignorecase: bool, multiline: bool) -> int:
+    return (re.I if ignorecase else 0) | (re.M if multiline else 0)
+
+
+def regex_replace(
+    value: Any, pattern: str, replacement: str = "", ignorecase: bool = False, multiline: bool = False, count: int = 0
+) -> str:
+    return re.compile(pattern, _flags(ignorecase, multiline)).sub(replacement, str(value), count=count)
+
+
+def regex_search(value: Any, pattern: str, *groups: str, ignorecase: bool = False, multiline: bool = False) -> Any:
+    match = re.compile(pattern, _flags(ignorecase, multiline)).search(str(value))
+    if match is None:
+        return None
+    if not groups:
+        return match.group()
+    out = []
+    for group in groups:
+        name = re.match(r"\\g<(\S+)>", group)
+        number = re.match(r"\\(\d+)", group)
+        if name:
+            out.append(match.group(name.group(1)))
+        elif number:
+            out.append(match.group(int(number.group(1))))
+        else:
+            raise ExprError("`regex_search` takes groups as '\\\\1' or '\\\\g<name>', not %r" % group)
+    return out
+
+
+def regex_findall(value: Any, pattern: str, multiline: bool = False, ignorecase: bool = False) -> List[Any]:
+    return re.compile(pattern, _flags(ignorecase, multiline)).findall(str(value))
+
+
+def split(value: Any, sep: Optional[str] = None, maxsplit: int = -1) -> List[str]:
+    return str(value).split(sep, maxsplit)
+
+
+def comment(text: str, style: str = "plain", decoration: str = "# ", **_: Any) -> str:
+    return "\n".join((decoration + line).rstrip() for line in ["", *str(text).splitlines(), ""])
+
+
+# -- lists and mappings -------------------------------------------------------------------------------------------------
+
+
+def combine(*maps: Any, recursive: bool = False, list_merge: str = "replace") -> Dict[str, Any]:
+    """Later mappings win; ``recursive`` merges inner ones too."""
+    out = {}  # type: Dict[str, Any]
+    for item in flatten([list(maps)]):
+        if not isinstance(item, Mapping):
+            raise ExprError("`combine` merges mappings, and got %s" % type(item).__name__)
+        for key, value in item.items():
+            old = out.get(key)
+            if recursive and isinstance(old, Mapping) and isinstance(value, Mapping):
+                out[key] = combine(old, value, recursive=True, list_merge=list_merge)
+            elif isinstance(old, list) and isinstance(value, list) and list_merge != "replace":
+                out[key] = {"append": old + value, "prepend": value + old, "keep": old}.get(list_merge, value)
+            else:
+                out[key] = value
+    return out
+
+
+def dict2items(value: Mapping[Any, Any], key_name: str = "key", value_name: str = "value") -> List[Dict[str, Any]]:
+    if not isinstance(value, Mapping):
+        raise ExprError("`dict2items` takes a mapping, and got %s" % type(value).__name__)
+    return [{key_name: key, value_name: item} for key, item in value.items()]
+
+
+def items2dict(value: Iterable[Mapping[str, Any]], key_name: str = "key", value_name: str = "value") -> Dict[Any, Any]:
+    return {item[key_name]: item[value_name] for item in value}
+
+
+def flatten(value: Iterable[Any], levels: Optional[int] = None, skip_nulls: bool = True) -> List[Any]:
+    out = []  # type: List[Any]
+    for item in value:
+        if item is None and skip_nulls:
+            continue
+        if isinstance(item, (list, tuple)) and (levels is None or levels > 0):
+            out += flatten(item, None if levels is None else levels - 1, skip_nulls)
+        else:
+            out.append(item)
+    return out
+
+
+def _unique(value: Iterable[Any]) -> List[Any]:
+    out = []  # type: List[Any]
+    for item in value:
+        if item not in out:
+            out.append(item)
+    return out
+
+
+def union(a: Sequence[Any], b: Sequence[Any]) -> List[Any]:
+    return _unique(list(a) + list(b))
+
+
+def intersect(a: Sequence[Any], b: Sequence[Any]) -> List[Any]:
+    return _unique(item for item in a if item in b)
+
+
+def difference(a: Sequence[Any], b: Sequence[Any]) -> List[Any]:
+    return _unique(item for item in a if item not in b)
+
+
+def symmetric_difference(a: Sequence[Any], b: Sequence[Any]) -> List[Any]:
+    return difference(a, b) + difference(b, a)
+
+
+def extract(key: Any, container: Any, morekeys: Any = None) -> Any:
+    value = container[key]
+    for more in [] if morekeys is None else morekeys if isinstance(morekeys, list) else [morekeys]:
+        value = value[more]
+    return value
+
+
+def subelements(value: Any, path: Any, skip_missing: bool = False) -> List[Any]:
+    out = []
+    for item in value.values() if isinstance(value, Mapping) else value:
+        inner = item
+        for step in path.split(".") if isinstance(path, str) else path:
+            if skip_missing and step not in inner:
+                inner = []
+                break
+            inner = inner[step]
+        out += [[item, one] for one in inner]
+    return out
+
+
+def ternary(value: Any, yes: Any, no: Any, if_none: Any = None) -> Any:
+    if value is None and if_none is not None:
+        return if_none
+    return yes if to_bool_or_truth(value) else no
+
+
+def to_bool_or_truth(value: Any) -> bool:
+    return bool(value)
+
+
+def mandatory(value: Any, msg: Optional[str] = None) -> Any:
+    import jinja2
+
+    if isinstance(value, jinja2.Undefined):
+        raise ExprError(msg or "`%s` is mandatory, and nothing defines it" % value._undefined_name)
+    return value
+
+
+def undef(hint: Optional[str] = None) -> Any:
+    raise ExprError(hint or "this variable must be set by whoever uses the playbook")
+
+
+# -- digests, time, versions --------------------------------------------------------------------------------------------
+
+
+def digest(value: Any, algorithm: str = "sha1") -> str:
+    return hashlib.new(algorithm, str(value).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def now(utc: bool = False, fmt: Optional[str] = None) -> str:
+    moment = datetime.datetime.now(datetime.timezone.utc if utc else None)
+    return moment.strftime(fmt) if fmt else moment.isoformat()
+
+
+def strftime(fmt: str, second: Any = None, utc: bool = False) -> str:
+    zone = datetime.timezone.utc if utc else None
+    moment = datetime.datetime.now(zone) if second is None else datetime.datetime.fromtimestamp(float(second), zone)
+    return moment.strftime(fmt)
+
+
+def _version_key(text: Any) -> List[Any]:
+    """Numbers compare as numbers, a pre-release word (a, b, rc, dev) sorts before the release."""
+    key = []  # type: List[Any]
+    for number, word in re.findall(r"(\d+)|([A-Za-z]+)", str(text).split("+")[0].lstrip("v")):
+        if number:
+            key.append((1, int(number), ""))
+        else:
+            key.append((2, 0, word) if word in ("post", "p", "pl") else (-1, 0, word))
+    while key and key[-1] == (1, 0, ""):
+        key.pop()
+    return [*key, (0, 0, "")]
+
+
+def version(value: Any, other: Any, operator: str = "==", strict: Any = None, version_type: Optional[str] = None) -> bool:
+    a, b = _version_key(value), _version_key(other)
+    table = {
+        "==": a == b, "=": a == b, "eq": a == b, "!=": a != b, "<>": a != b, "ne": a != b, "<": a < b, "lt": a < b,
+        "<=": a <= b, "le": a <= b, ">": a > b, "gt": a > b, ">=": a >= b, "ge": a >= b,
+    }  # fmt: skip
+    if operator not in table:
+        raise ExprError("`version` does not know the operator %r" % operator, hint="use ==, !=, <, <=, > or >=")
+    return table[operator]
+
+
+# -- tests on results ---------------------------------------------------------------------------------------------------
+
+
+def _result(value: Any, test: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ExprError("`is %s` looks at a registered result, and got %s" % (test, type(value).__name__))
+    return value
+
+
+def is_failed(value: Any) -> bool:
+    return bool(_result(value, "failed").get("failed", False))
+
+
+def is_succeeded(value: Any) -> bool:
+    return not is_failed(value)
+
+
+def is_changed(value: Any) -> bool:
+    return bool(_result(value, "changed").get("changed", False))
+
+
+def is_skipped(value: Any) -> bool:
+    return bool(_result(value, "skipped").get("skipped", False))
+
+
+def is_truthy(value: Any, convert_bool: bool = False) -> bool:
+    return to_bool(value) if convert_bool else bool(value)
+
+
+def _regex_test(how: str) -> Any:
+    def test(value: Any, pattern: str = "", ignorecase: bool = False, multiline: bool = False) -> bool:
+        return getattr(re.compile(pattern, _flags(ignorecase, multiline)), how)(str(value)) is not None
+
+    return test
+
+
+FILTERS = {
+    "bool": to_bool, "to_json": to_json, "to_nice_json": to_nice_json, "from_json": from_json, "to_yaml": to_nice_yaml,
+    "to_nice_yaml": to_nice_yaml, "human_to_bytes": human_to_bytes, "human_readable": human_readable,
+    "regex_replace": regex_replace, "regex_search": regex_search, "regex_findall": regex_findall,
+    "regex_escape": lambda value: re.escape(str(value)), "split": split, "comment": comment,
+    "quote": lambda value: shlex.quote("" if value is None else str(value)), "combine": combine, "dict2items": dict2items,
+    "items2dict": items2dict, "flatten": flatten, "union": union, "intersect": intersect, "difference": difference,
+    "symmetric_difference": symmetric_difference, "extract": extract, "subelements": subelements, "ternary": ternary,
+    "mandatory": mandatory, "hash": digest, "checksum": digest, "md5": lambda value: digest(value, "md5"),
+    "sha1": digest, "strftime": strftime, "type_debug": lambda value: type(value).__name__,
+    "b64encode": lambda value, encoding="utf-8": base64.b64encode(str(value).encode(encoding)).decode("ascii"),
+    "b64decode": lambda value, encoding="utf-8": base64.b64decode(value).decode(encoding),
+    "basename": lambda path: os.path.basename(path), "dirname": lambda path: os.path.dirname(path),
+    "expanduser": lambda path: os.path.expanduser(path), "realpath": lambda path: os.path.realpath(path),
+    "splitext": lambda path: list(os.path.splitext(path)), "normpath": lambda path: os.path.normpath(path),
+    "relpath": lambda path, start: os.path.relpath(path, start),
+    "path_join": lambda parts: os.path.join(*([parts] if isinstance(parts, str) else parts)),
+    "zip": lambda a, *more: [list(pair) for pair in zip(a, *more)],
+    "zip_longest": lambda a, *more, fillvalue=None: [list(p) for p in itertools.zip_longest(a, *more, fillvalue=fillvalue)],
+    "product": lambda a, *more: [list(pair) for pair in itertools.product(a, *more)],
+    "combinations": lambda a, n: [list(pair) for pair in itertools.combinations(a, n)],
+    "permutations": lambda a, n=None: [list(pair) for pair in itertools.permutations(a, n)],
+    "urldecode": lambda text: __import__("urllib.parse", fromlist=["x"]).unquote_plus(text),
+}  # type: Dict[str, Any]  # fmt: skip
+
+TESTS = {
+    "failed": is_failed, "failure": is_failed, "succeeded": is_succeeded, "success": is_succeeded, "successful": is_succeeded,
+    "changed": is_changed, "change": is_changed, "skipped": is_skipped, "skip": is_skipped, "version": version,
+    "version_compare": version, "match": _regex_test("match"), "search": _regex_test("search"),
+    "regex": _regex_test("search"), "truthy": is_truthy, "falsy": lambda value, convert_bool=False: not is_truthy(value, convert_bool),
+    "contains": lambda container, item: item in container, "subset": lambda a, b: all(item in b for item in a),
+    "superset": lambda a, b: all(item in a for item in b), "all": lambda value: all(value), "any": lambda value: any(value),
+    "abs": lambda path: os.path.isabs(path),
+}  # type: Dict[str, Any]  # fmt: skip
