@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 
 # CSI and OSC sequences, then any other two-character escape; the final byte of a CSI is 0x40-0x7e.
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)|\x1b[ -/]*[0-~]|\x9b[0-?]*[ -/]*[@-~]")
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]"
+    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)"
+    r"|\x1b[ -/]*[0-~]"
+)
 # Everything that moves the cursor or hides text: C0 (not \t, \n), DEL, C1, bidirectional overrides.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
 TAB = 4
