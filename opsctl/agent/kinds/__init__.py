@@ -1,0 +1,138 @@
+"""The task kinds as the node runs them: probe (look), decide (pure), apply (act).
+
+What the runner has to know, besides docs/architecture.md "Task kinds on the node":
+
+- `Fail.needs`: ``(what, name)`` pairs. In check mode, if an earlier task of the run has a pending change that
+  `covers` one of them, the outcome is `unknown (depends on ...)`; without one it is the failure that it is in an
+  apply too.
+- `Change.needs`: pairs that must exist before `apply` can work, such as the directory of a new file. An apply needs
+  no help from the runner: the kind fails by itself. In check mode, each need that a pending change covers is fine
+  and the outcome stays `changed`; a need that nothing covers makes the outcome the failure `Change.unmet`.
+- `Change.writes` are the pairs that the change makes true; the runner remembers them as pending in check mode.
+- A kind with `opaque` has no state of its own: a pending one may cure anything, as if it wrote ``("any", "")``.
+- A kind with `pure` changes nothing, so that it runs in check mode as in an apply.
+- `decide` returning a `Change` makes the outcome `changed` (commands always do, unless `creates`/`removes` say no);
+  `report` gives the result keys when it returned None.
+- A result key `ansible_facts` holds values that become variables of the host (`set_fact`, `setup`).
+- `Change.msg` is one line for people.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Optional, Sequence, Tuple, Type
+
+if TYPE_CHECKING:
+    from ..node import Node
+
+#: What a change touches: the sort of thing (path user group package unit any) and its name.
+Pair = Tuple[str, str]
+
+
+class Fail(Exception):
+    """A task failed. ``needs`` are the pairs whose earlier pending change would cure it; ``result`` joins the result."""
+
+    def __init__(self, msg: str, needs: Sequence[Pair] = (), **result: Any) -> None:
+        super().__init__(msg)
+        self.msg = msg
+        self.needs = tuple(needs)
+        self.result = result
+
+
+class Change:
+    """What a task would do: texts of before and after, a diff, what it writes and what it needs to be there."""
+
+    def __init__(
+        self,
+        before: Any = None,
+        after: Any = None,
+        diff: Optional[Dict[str, Any]] = None,
+        writes: Iterable[Pair] = (),
+        needs: Iterable[Pair] = (),
+        unmet: str = "",
+        msg: str = "",
+        **plan: Any
+    ) -> None:
+        self.before = before
+        self.after = after
+        self.diff = diff
+        self.writes = tuple(writes)
+        self.needs = tuple(needs)
+        self.unmet = unmet
+        self.msg = msg
+        self.plan = plan  # what `decide` found out and `apply` uses
+
+    def __repr__(self) -> str:
+        return "Change(%r -> %r, writes=%r)" % (self.before, self.after, self.writes)
+
+
+class Kind:
+    """One task kind. Instances hold no state; every method gets what it needs."""
+
+    #: It may change anything: a pending one makes failures after it `unknown`.
+    opaque = False
+    #: It changes nothing and runs in check mode too.
+    pure = False
+
+    def probe(self, args: Dict[str, Any], node: "Node") -> Dict[str, Any]:
+        """Look at the node, touch nothing. Raises `Fail` when it cannot be known."""
+        return {}
+
+    def decide(self, args: Dict[str, Any], seen: Dict[str, Any]) -> Optional[Change]:
+        """What has to change, from what was seen; None when it is so already. No I/O."""
+        raise NotImplementedError
+
+    def apply(self, args: Dict[str, Any], seen: Dict[str, Any], change: Change, node: "Node") -> Dict[str, Any]:
+        """Make it so; returns Ansible's result keys. Raises `Fail`."""
+        raise NotImplementedError
+
+    def report(self, args: Dict[str, Any], seen: Dict[str, Any]) -> Dict[str, Any]:
+        """The result keys when nothing changes, or in check mode."""
+        return {}
+
+
+#: Kind -> (module of this package, class). Adding a kind is one line here.
+TABLE = {
+    "command": ("commands", "Command"),
+    "shell": ("commands", "Shell"),
+    "script": ("commands", "Script"),
+    "raw": ("commands", "Raw"),
+    "file": ("files", "File"),
+    "copy": ("files", "Copy"),
+    "template": ("files", "Template"),
+    "stat": ("files", "Stat"),
+    "lineinfile": ("lines", "LineInFile"),
+    "assert": ("control", "Assert"),
+    "debug": ("control", "Debug"),
+    "fail": ("control", "FailTask"),
+    "ping": ("control", "Ping"),
+    "set_fact": ("control", "SetFact"),
+    "setup": ("control", "Setup"),
+    "wait_for": ("net", "WaitFor"),
+    "uri": ("net", "Uri"),
+    "apt": ("apt", "Apt"),
+    "user": ("users", "User"),
+    "systemd": ("systemd", "Systemd"),
+}  # type: Dict[str, Tuple[str, str]]
+
+
+def load(name: str) -> Type[Kind]:
+    """The class of a kind; its module is imported on first use. Raises `Fail` for a name that does not exist."""
+    if name not in TABLE:
+        raise Fail("this agent does not know the task kind `%s`" % name)
+    module, cls = TABLE[name]
+    found = getattr(import_module("." + module, __name__), cls)  # type: Type[Kind]
+    return found
+
+
+def covers(write: Pair, need: Pair) -> bool:
+    """Whether a pending change of ``write`` could be what ``need`` waits for.
+
+    Paths cover what lies below them and what leads to them (making /a/b makes /a, removing /a removes /a/b).
+    """
+    if write[0] == "any":
+        return True
+    if write[0] != need[0]:
+        return False
+    if write[0] != "path":
+        return write[1] == need[1] or not need[1]
+    one, other = write[1].rstrip("/") + "/", need[1].rstrip("/") + "/"
+    return one.startswith(other) or other.startswith(one)
