@@ -2,11 +2,13 @@
 
 The layout is the same with and without colour, and carries its meaning without it::
 
-    error: unknown task kind 'copi'
-     --> playbooks/site.yml:7:7
-      6 |   - name: install the unit
-      7 |     copi: {src: a, dest: /etc/a}
-        |     ^
+    error: unknown task kind `copi`
+     --> playbooks/site.yml:7:5
+     5 |   tasks:
+     6 |   - name: install the unit
+     7 |     copi: {src: a, dest: /etc/a}
+       |     ^
+
       cause  the task has no key that names a task kind
 
     hint: did you mean `copy`?
@@ -14,7 +16,8 @@ The layout is the same with and without colour, and carries its meaning without 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from ..errors import ConfigError, OpsError, Span
 from .text import Style, clean, expand_tabs
@@ -42,6 +45,40 @@ def render_error(err: OpsError, *, color: bool, read: Reader = read_source) -> s
     return "\n\n".join(blocks) + "\n"
 
 
+def from_dict(error: Mapping[str, Any], *, host: str | None = None) -> OpsError:
+    """The error that an event carries, for rendering."""
+    at = error.get("at")
+    return OpsError(
+        str(error.get("what") or "unknown error"),
+        cause=error.get("cause"),
+        hint=error.get("hint"),
+        span=Span(str(at["file"]), int(at["line"]), int(at.get("col", 1))) if isinstance(at, Mapping) else None,
+        host=host or error.get("host"),
+    )
+
+
+def layout(
+    style: Style,
+    what: str,
+    *,
+    place: Sequence[str] = (),
+    rows: Sequence[tuple[str, str]] = (),
+    hint: str | None = None,
+) -> Iterator[str]:
+    """The lines of one error: what, place, labelled rows (texts may have several lines), hint."""
+    yield from _hanging(style.red("error:"), "error:", what, bold=style)
+    yield from place
+    if rows:
+        yield ""
+    width = max((len(label) for label, _ in rows), default=0)
+    for label, text in rows:
+        padded = f"  {label:<{width}} "
+        yield from _hanging(style.dim(padded), padded, text)
+    if hint:
+        yield ""
+        yield from _hanging(style.cyan("hint:"), "hint:", hint)
+
+
 def excerpt(span: Span, read: Reader, style: Style) -> list[str]:
     """The source lines up to ``span`` with line numbers, and a caret below its column."""
     text = read(span.file)
@@ -52,13 +89,12 @@ def excerpt(span: Span, read: Reader, style: Style) -> list[str]:
         return []
     first = max(1, span.line - CONTEXT_LINES + 1)
     width = len(str(span.line))
-    gutter = " " * (width + 1)
     out = []
     for number in range(first, span.line + 1):
         shown = clean(expand_tabs(lines[number - 1])).rstrip()
-        out.append(style.dim(f" {number:>{width}} | ") + shown if shown else style.dim(f" {number:>{width}} |"))
-    before = expand_tabs(lines[span.line - 1][: span.col - 1])
-    out.append(style.dim(f"{gutter} | ") + " " * len(clean(before)) + style.red("^"))
+        out.append(style.dim(f" {number:>{width}} |") + (" " + shown if shown else ""))
+    before = clean(expand_tabs(lines[span.line - 1][: max(0, span.col - 1)]))
+    out.append(style.dim(" " * (width + 2) + "|") + " " + " " * len(before) + style.red("^"))
     return out
 
 
@@ -70,20 +106,21 @@ def _flatten(err: OpsError) -> Iterator[OpsError]:
 
 
 def _block(err: OpsError, style: Style, read: Reader) -> Iterator[str]:
-    where = f"{clean(err.host)}: " if err.host else ""
-    first, *rest = clean(err.what, newlines=True).splitlines() or [""]
-    yield style.red("error:") + " " + style.bold(where + first)
-    yield from ("       " + line for line in rest)
+    place = []
     if err.span is not None:
-        yield style.dim(" --> ") + clean(str(err.span))
-        yield from excerpt(err.span, read, style)
-    if err.cause:
-        yield ""
-        first, *rest = clean(err.cause, newlines=True).splitlines() or [""]
-        yield "  " + style.dim("cause") + "  " + first
-        yield from ("         " + line for line in rest)
-    if err.hint:
-        yield ""
-        first, *rest = clean(err.hint, newlines=True).splitlines() or [""]
-        yield style.cyan("hint:") + " " + first
-        yield from ("      " + line for line in rest)
+        place = [style.dim(" --> ") + clean(str(err.span)), *excerpt(err.span, read, style)]
+    yield from layout(
+        style,
+        f"{err.host}: {err.what}" if err.host else err.what,
+        place=place,
+        rows=[("cause", err.cause)] if err.cause else [],
+        hint=err.hint,
+    )
+
+
+def _hanging(head: str, plain: str, text: str, *, bold: Style | None = None) -> Iterator[str]:
+    """``text`` behind ``head``, its further lines indented by the width of ``plain``."""
+    first, *rest = clean(text, newlines=True).rstrip("\n").split("\n")
+    yield f"{head} {bold.bold(first) if bold else first}".rstrip()
+    for line in rest:
+        yield f"{' ' * len(plain)} {line}".rstrip()
