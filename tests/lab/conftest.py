@@ -1,0 +1,32 @@
+"""One lab for all tests of the tier; a test that spoils its node takes one of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.lab import Lab, LabNode
+
+NEEDS = ("systemd-nspawn", "debootstrap", "ip", "nsenter")
+
+
+def pytest_runtest_setup() -> None:
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    missing = [name for name in NEEDS if shutil.which(name, path=path) is None]
+    if os.getuid() != 0 or missing:
+        pytest.skip(f"the lab needs root and {', '.join(missing or NEEDS)}")
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with Lab(tmp_path_factory.mktemp("lab")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def server(lab: Lab) -> LabNode:
+    """A node that tests share and leave as it was."""
+    return lab.node("alpha")
