@@ -14,25 +14,25 @@ from ..errors import Span
 class Text(str):
     """A string with its place. ``style`` is YAML's: ``''`` plain, ``'`` or ``"`` quoted, ``|`` or ``>`` a block."""
 
-    __slots__ = ("indent", "span", "style", "templated")
+    __slots__ = ("indent", "span", "style", "unsafe")
 
     span: Span
     style: str
     #: Column (from 1) at which the lines of a block scalar begin; 0 for other styles.
     indent: int
-    #: False for ``!unsafe`` text, which is never evaluated as a template.
-    templated: bool
+    #: True for ``!unsafe`` text, which is never evaluated as a template.
+    unsafe: bool
 
-    def __new__(cls, value: str, span: Span, style: str = "", indent: int = 0, templated: bool = True) -> Text:
+    def __new__(cls, value: str, span: Span, style: str = "", indent: int = 0, unsafe: bool = False) -> Text:  # noqa: PYI034
         text = super().__new__(cls, value)
         text.span = span
         text.style = style
         text.indent = indent
-        text.templated = templated
+        text.unsafe = unsafe
         return text
 
     def __getnewargs__(self) -> tuple[Any, ...]:
-        return str(self), self.span, self.style, self.indent, self.templated
+        return str(self), self.span, self.style, self.indent, self.unsafe
 
     def at(self, line: int, col: int = 1) -> Span:
         """The place of the character at ``line``:``col`` (from 1) of this value, as near as the style allows."""
@@ -82,24 +82,23 @@ class Seq(list[Any]):
 
 
 class SecretRef:
-    """A value tagged ``!secret env:NAME | file:PATH | cmd:COMMAND``: where the secret is, never the secret itself."""
+    """A value tagged ``!secret``: where the secret is, never the secret itself (`opsctl.secrets.resolve` gets it)."""
 
-    __slots__ = ("ref", "source", "span")
+    __slots__ = ("ref", "span")
 
-    def __init__(self, source: str, ref: str, span: Span) -> None:
-        #: ``env``, ``file`` or ``cmd``.
-        self.source = source
+    def __init__(self, ref: str, span: Span) -> None:
+        #: ``env:NAME``, ``file:PATH`` or ``cmd:COMMAND``.
         self.ref = ref
         self.span = span
 
     def __repr__(self) -> str:
-        return f"SecretRef({self.source}:{self.ref})"
+        return f"SecretRef({self.ref})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SecretRef) and (self.source, self.ref) == (other.source, other.ref)
+        return isinstance(other, SecretRef) and self.ref == other.ref
 
     def __hash__(self) -> int:
-        return hash((self.source, self.ref))
+        return hash((SecretRef, self.ref))
 
 
 def _restore_map(span: Span, items: dict[Any, Any], keys: dict[Any, Span], values: dict[Any, Span]) -> Map:
@@ -138,7 +137,9 @@ def value_span(container: Any, key: Any, default: Span | None = None) -> Span | 
 
 def is_template(value: Any) -> bool:
     """Whether ``value`` is a string that will be evaluated as a Jinja2 template."""
-    return isinstance(value, str) and getattr(value, "templated", True) and ("{{" in value or "{%" in value)
+    if not isinstance(value, str) or getattr(value, "unsafe", False):
+        return False
+    return "{" in value and ("{{" in value or "{%" in value or "{#" in value)
 
 
 def has_template(value: Any) -> bool:

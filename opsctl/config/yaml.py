@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.nodes import MappingNode, Node, ScalarNode
 
 from ..errors import ConfigError, InputUnreadable, Span
 from .source import Map, SecretRef, Seq, Text, did_you_mean
@@ -55,9 +55,9 @@ def scalar(text: str) -> Any:
     if _INT.match(text):
         return int(text)
     if _OCT.match(text):
-        return int(text[2:], 8)
+        return int(text, 0)
     if _HEX.match(text):
-        return int(text[2:], 16)
+        return int(text, 0)
     if _FLOAT.match(text):
         return float(text)
     return text
@@ -184,7 +184,7 @@ class _Builder:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise _too_deep(span)
-        value = self.mapping(node, span) if isinstance(node, MappingNode) else self.sequence(node, span)
+        value: Any = self.mapping(node, span) if isinstance(node, MappingNode) else self.sequence(node, span)
         self.depth -= 1
         self.open.discard(key)
         self.values[key] = value
@@ -207,7 +207,7 @@ class _Builder:
         if tag == _STR:
             return Text(text, span, style, self.indent(span) if style in ("|", ">") else 0)
         if tag == "!unsafe":
-            return Text(text, span, style, 0, False)
+            return Text(text, span, style, self.indent(span) if style in ("|", ">") else 0, True)
         if tag == "!secret":
             return self.secret(node, span)
         return self.tagged(node, text, span)
@@ -231,7 +231,7 @@ class _Builder:
                               hint="use `!secret env:NAME`, `!secret file:PATH` or `!secret cmd:COMMAND` "
                               "(for instance `!secret cmd:ansible-vault view secret.yml`)")
         return self.error(f"unknown tag `{shown}`", node,
-                          hint="`!secret env:NAME`, `!secret file:PATH`, `!secret cmd:COMMAND` and `!unsafe` are known; "
+                          hint="`!secret env:NAME`, `!secret file:PATH`, `!secret cmd:COMMAND` and `!unsafe` exist; "
                           "quote the value if it only begins with `!`")
 
     def secret(self, node: ScalarNode, span: Span) -> SecretRef:
@@ -242,8 +242,8 @@ class _Builder:
             raise self.error(f"`!secret {node.value}` does not say where the secret is", node, cause=near,
                              hint="write `!secret env:NAME`, `!secret file:PATH` or `!secret cmd:COMMAND`")
         if not ref:
-            raise self.error(f"`!secret {source}:` names nothing", node, hint=f"write for instance `!secret {source}:X`")
-        return SecretRef(source, ref, span)
+            raise self.error(f"`!secret {source}:` names nothing", node, hint="write what to read behind the colon")
+        return SecretRef(f"{source}:{ref}", span)
 
     def indent(self, span: Span) -> int:
         if self.lines is None:
@@ -258,7 +258,7 @@ class _Builder:
                 return len(line) - len(line.lstrip(" ")) + 1
         return 1
 
-    def sequence(self, node: SequenceNode, span: Span) -> Seq:
+    def sequence(self, node: Node, span: Span) -> Seq:
         if not node.tag.startswith(_STD) or node.tag[len(_STD):] != "seq":
             raise self.unknown_tag(node)
         out = Seq(span)
@@ -369,7 +369,8 @@ def _explained(problem: str, context: Any, context_mark: Any, span: Span, lines:
     if context and context_mark is not None:
         cause = f"{problem}, {str(context).strip()} that starts in line {context_mark.line + 1}"
     line = lines[span.line - 1] if span.line <= len(lines) else ""
-    what, hint = "this is not valid YAML", "compare the indentation with the lines above; quote values with : or # in them"
+    what = "this is not valid YAML"
+    hint = "compare the indentation with the lines above; quote values with : or # in them"
     if "mapping values are not allowed" in problem:
         what = "a second `:` in one line"
         hint = "quote the value, or bring the key to a line of its own with the right indentation"
