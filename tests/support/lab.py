@@ -69,6 +69,15 @@ systemctl mask systemd-resolved || true
 apt-get clean
 """
 
+#: Each boot is one nspawn in the node's own control groups; it exits 133 when the node asks for a reboot.
+_BOOT = """
+while :; do
+    ( for group in $NODE_GROUPS; do sh -c 'echo $PPID' > "$group/cgroup.procs"; done; exec "$@" )
+    status=$?
+    [ $status = 133 ] || exit $status
+done
+"""
+
 
 class Leak(AssertionError):
     """Something that a lab made outlived it."""
@@ -165,6 +174,20 @@ def _until(what: str, true: Callable[[], bool], deadline: float) -> None:
         time.sleep(0.05)
 
 
+def _children(parent: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir() if parent else ():
+        with contextlib.suppress(OSError, IndexError):
+            if entry.name.isdigit() and _stat(int(entry.name))[1] == str(parent):
+                found.append(int(entry.name))
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """/proc/PID/stat from its third field on: state, parent, ... (the 20th is the start time)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def _control_roots() -> list[Path]:
     """The control-group trees in which a node needs a group of its own (v2, or systemd's part of v1 and hybrid)."""
     top = Path("/sys/fs/cgroup")
@@ -233,7 +256,6 @@ class LabNode:
         assert self._process is None, f"{self.name} runs already"
         for group in self._groups:
             group.mkdir(exist_ok=True)
-        enter = 'for g in $GROUPS_; do echo $$ > "$g/cgroup.procs"; done; exec "$@"'
         command = [
             "systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--boot", f"--directory={self.root}",
             f"--machine={self._machine}", f"--network-bridge={self.lab.bridge}", "--console=passive",
@@ -241,12 +263,12 @@ class LabNode:
         ]  # fmt: skip
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                ["sh", "-c", enter, "sh", *command],
+                ["sh", "-c", _BOOT, "sh", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={"PATH": _PATH, "GROUPS_": " ".join(map(str, self._groups))},
+                env={"PATH": _PATH, "NODE_GROUPS": " ".join(map(str, self._groups))},
             )
         self.wait()
         return self
@@ -283,18 +305,18 @@ class LabNode:
     @property
     def pid1(self) -> int:
         """The node's PID 1 as this machine numbers it. LookupError: it does not run (now)."""
-        if self._process is not None:
-            parent = str(self._process.pid)
-            for entry in Path("/proc").iterdir():
-                with contextlib.suppress(OSError, IndexError):
-                    if entry.name.isdigit() and (entry / "stat").read_text().rpartition(")")[2].split()[1] == parent:
-                        return int(entry.name)
+        loop = self._process.pid if self._process is not None else 0
+        for nspawn in _children(loop):
+            for pid in _children(nspawn):
+                with contextlib.suppress(OSError):
+                    if Path(f"/proc/{pid}/comm").read_text() == "systemd\n":
+                        return pid
         raise LookupError(f"{self.name} has no PID 1 now")
 
     @property
     def boot_id(self) -> int:
         """A number that changes with each boot (the kernel's own boot id is that of the machine)."""
-        return int(Path(f"/proc/{self.pid1}/stat").read_text().rpartition(")")[2].split()[19])
+        return int(_stat(self.pid1)[19])
 
     def reboot(self) -> None:
         """Reboot from inside and wait until the node is back."""
@@ -335,7 +357,8 @@ class LabNode:
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            for pid in (self._process.pid, *_children(self._process.pid)):
+                os.kill(pid, signal.SIGKILL)
             self._process.wait(10)
         self._gone()
 
