@@ -36,7 +36,7 @@ def coerce(args: Dict[str, Any], types: Dict[str, Any]) -> Dict[str, Any]:
         try:
             out[name] = one(types.get(name, "raw"), value)
         except Bad as exc:
-            raise Fail("argument `%s` %s%s" % (name, exc.what, "; " + exc.hint if exc.hint else "")) from None
+            raise Fail("argument `%s` %s" % (name, exc.what), hint=exc.hint) from None
     return out
 
 
@@ -131,7 +131,7 @@ def _path(value: Any) -> str:
 def _mode(value: Any) -> str:
     if isinstance(value, int):
         raise Bad(
-            "must be written as 0644, \"0644\" or u=rw,go=r, not as the number %s" % shown(value),
+            'must be written as 0644, "0644" or u=rw,go=r, not as the number %s' % shown(value),
             "a number is read as decimal: %s would give the permissions %s; put a 0 before it, or quote it"
             % (shown(value), "%04o" % (value & 0o7777)),
         )

@@ -83,6 +83,16 @@ class Expression(Template):
     __slots__ = ()
 
 
+class Document(Template):
+    """A whole template file: always text; ``options`` are Jinja2 environment options (`trim_blocks`, ...)."""
+
+    __slots__ = ("options",)
+
+    def __init__(self, src: str, at: At = None, options: Optional[Mapping[str, Any]] = None) -> None:
+        super().__init__(src, at)
+        self.options = dict(options or {})
+
+
 def place(raw: Any) -> At:
     """[file, line, col] of a value that came from YAML, if it has a span."""
     span = getattr(raw, "span", None)
@@ -122,6 +132,8 @@ def dynamic(value: Any) -> bool:
 
 def to_wire(value: Any) -> Any:
     """A value as JSON: Templates become `{"$t": ...}`, Expressions `{"$e": ...}`."""
+    if isinstance(value, Document):
+        return {"$f": value.src, "at": value.at, "o": value.options}
     if isinstance(value, Template):
         out: Dict[str, Any] = {"$e" if isinstance(value, Expression) else "$t": value.src}
         if value.at:
@@ -148,6 +160,8 @@ def from_wire(wire: Any) -> Any:
             return Template(wire["$t"], wire.get("at"))
         if "$e" in wire:
             return Expression(wire["$e"], wire.get("at"))
+        if "$f" in wire:
+            return Document(wire["$f"], wire.get("at"), wire.get("o"))
         if "$o" in wire:
             return OMIT
         if "$u" in wire:
@@ -235,7 +249,7 @@ class Engine:
         self._load = load
         self._envs: Dict[Tuple[Tuple[str, Any], ...], Any] = {}
         self._compiled: Dict[Tuple[bool, str], Any] = {}
-        self._names: Dict[Tuple[bool, str], FrozenSet[str]] = {}
+        self._names: Dict[Tuple[str, str], FrozenSet[str]] = {}
 
     def scope(self, *layers: Mapping[str, Any]) -> Scope:
         """A scope over ``layers``, lowest first."""
@@ -248,6 +262,8 @@ class Engine:
 
         Raises ExprError (Undefined among them) with the place of the template, and UnknownValue.
         """
+        if isinstance(value, Document):
+            return self.render(value, scope)
         if isinstance(value, Template):
             return self._run(value, scope)
         if isinstance(value, Mapping):
@@ -275,24 +291,17 @@ class Engine:
             hint = "a condition must be true or false: compare it, for example `%s != 0`" % getattr(expression, "src", expression)
         raise ExprError("`%s` yields %s, not a boolean" % (what, _show(got)), getattr(expression, "at", None), 1, hint)
 
-    def render(self, source: str, scope: Scope, at: At = None, **options: Any) -> str:
-        """A whole template file as text. ``options`` are Jinja2 environment options (`trim_blocks`, ...)."""
-        template = Template(source, at)
-        env = self._env(options)
-        return self._guard(template, scope, lambda: self._text(env, self._get(env, source), scope))
+    def render(self, document: Document, scope: Scope) -> str:
+        """A whole template file as text."""
+        env = self._env(document.options)
+        return str(self._guard(document, lambda: self._text(env, self._get(env, document.src), scope)))
 
     def names(self, value: Any) -> FrozenSet[str]:
         """The free names in ``value``: what must be known before it can be evaluated."""
         if isinstance(value, Template):
-            key = (isinstance(value, Expression), value.src)
+            key = (type(value).__name__, value.src)
             if key not in self._names:
-                import jinja2.meta
-
-                def find() -> FrozenSet[str]:
-                    src = "{{ %s\n}}" % value.src if isinstance(value, Expression) and not _braced(value.src) else value.src
-                    return frozenset(jinja2.meta.find_undeclared_variables(self._env({}).parse(src))) - self._globals()
-
-                self._names[key] = self._guard(value, None, find)
+                self._names[key] = self._guard(value, lambda: self._find_names(value))
             return self._names[key]
         if isinstance(value, Mapping):
             return frozenset().union(*[self.names(item) for item in value.values()]) if value else frozenset()
@@ -300,14 +309,13 @@ class Engine:
             return frozenset().union(*[self.names(item) for item in value]) if value else frozenset()
         return frozenset()
 
-    def source_names(self, source: str, at: At = None, **options: Any) -> FrozenSet[str]:
-        """The free names of a template file."""
+    def _find_names(self, value: Template) -> FrozenSet[str]:
         import jinja2.meta
 
-        def find() -> FrozenSet[str]:
-            return frozenset(jinja2.meta.find_undeclared_variables(self._env(options).parse(source))) - self._globals()
-
-        return self._guard(Template(source, at), None, find)
+        env = self._env(value.options if isinstance(value, Document) else {})
+        bare = isinstance(value, Expression) and not _braced(value.src)
+        found = jinja2.meta.find_undeclared_variables(env.parse("{{ %s\n}}" % value.src if bare else value.src))
+        return frozenset(found) - self._globals()
 
     # -- Jinja2 -----------------------------------------------------------------------------------------------------
 
@@ -325,7 +333,7 @@ class Engine:
             native, compiled = self._compiled[key]
             return self._native(env, compiled, scope) if native else self._text(env, compiled, scope)
 
-        return self._guard(template, scope, work)
+        return self._guard(template, work)
 
     def _compile(self, env: Any, template: Template) -> Tuple[bool, Any]:
         inner = template.src if isinstance(template, Expression) else None
@@ -357,7 +365,7 @@ class Engine:
     def _text(env: Any, compiled: Any, scope: Scope) -> str:
         return "".join(compiled.root_render_func(compiled.new_context(scope, shared=True)))
 
-    def _guard(self, template: Template, scope: Optional[Scope], work: Callable[[], Any]) -> Any:
+    def _guard(self, template: Template, work: Callable[[], Any]) -> Any:
         import jinja2
 
         try:

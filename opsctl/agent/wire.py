@@ -44,41 +44,55 @@ def unsqueeze(payload: bytes) -> Any:
     return json.loads(zlib.decompress(payload).decode("utf-8", "surrogatepass"))
 
 
-class Reader:
-    """Turns a byte stream, fed in pieces of any size, into frames."""
+class Splitter:
+    """Cuts a byte stream, fed in pieces of any size, into whole frames without looking into them."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        """Add ``data`` and yield the frames that are now complete. Raises ProtocolError."""
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Add ``data`` and yield the frames, as bytes, that are now complete. Raises ProtocolError."""
         self._buffer += data
-        while True:
-            frame = self._next()
-            if frame is None:
+        while len(self._buffer) >= _LENGTHS.size:
+            head_len, body_len = _LENGTHS.unpack_from(self._buffer)
+            if not 2 <= head_len <= MAX_HEADER or body_len > MAX_PAYLOAD:
+                raise ProtocolError("expected a frame, got %r" % bytes(self._buffer[:80]))
+            end = _LENGTHS.size + head_len + body_len
+            if len(self._buffer) < end:
                 return
+            frame = bytes(self._buffer[:end])
+            del self._buffer[:end]
             yield frame
-
-    def _next(self) -> Any:
-        if len(self._buffer) < _LENGTHS.size:
-            return None
-        head_len, body_len = _LENGTHS.unpack_from(self._buffer)
-        if not 2 <= head_len <= MAX_HEADER or body_len > MAX_PAYLOAD:
-            raise ProtocolError("expected a frame, got %r" % bytes(self._buffer[:80]))
-        end = _LENGTHS.size + head_len + body_len
-        if len(self._buffer) < end:
-            return None
-        body_at = _LENGTHS.size + head_len
-        try:
-            header = json.loads(self._buffer[_LENGTHS.size : body_at].decode("utf-8", "surrogatepass"))
-        except ValueError as exc:
-            raise ProtocolError("a frame's header is not JSON: %s" % exc)
-        if not isinstance(header, dict):
-            raise ProtocolError("a frame's header is not an object")
-        payload = bytes(self._buffer[body_at:end])
-        del self._buffer[:end]
-        return header, payload
 
     def rest(self) -> bytes:
         """The bytes of a frame that is not complete yet."""
         return bytes(self._buffer)
+
+
+def unpack(frame: bytes) -> Frame:
+    """Header and payload of one whole frame. Raises ProtocolError."""
+    head_len, _ = _LENGTHS.unpack_from(frame)
+    body_at = _LENGTHS.size + head_len
+    try:
+        header = json.loads(frame[_LENGTHS.size : body_at].decode("utf-8", "surrogatepass"))
+    except ValueError as exc:
+        raise ProtocolError("a frame's header is not JSON: %s" % exc)
+    if not isinstance(header, dict):
+        raise ProtocolError("a frame's header is not an object")
+    return header, frame[body_at:]
+
+
+class Reader:
+    """Turns a byte stream, fed in pieces of any size, into frames."""
+
+    def __init__(self) -> None:
+        self._splitter = Splitter()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Add ``data`` and yield the frames that are now complete. Raises ProtocolError."""
+        for frame in self._splitter.feed(data):
+            yield unpack(frame)
+
+    def rest(self) -> bytes:
+        """The bytes of a frame that is not complete yet."""
+        return self._splitter.rest()

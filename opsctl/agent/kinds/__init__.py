@@ -28,13 +28,21 @@ Pair = Tuple[str, str]
 
 
 class Fail(Exception):
-    """A task failed. ``needs`` are the pairs whose earlier pending change would cure it; ``result`` joins the result."""
+    """A task failed: what happened (``msg``), why (``cause``) and what to do next (``hint``).
 
-    def __init__(self, msg: str, needs: Sequence[Pair] = (), **result: Any) -> None:
+    ``needs`` are the pairs whose earlier pending change would cure it; ``result`` joins the task's result.
+    """
+
+    def __init__(self, msg: str, needs: Sequence[Pair] = (), cause: str = "", hint: str = "", **result: Any) -> None:
         super().__init__(msg)
         self.msg = msg
         self.needs = tuple(needs)
+        self.cause = cause
+        self.hint = hint
         self.result = result
+
+    def __str__(self) -> str:
+        return "; ".join(part for part in (self.msg, self.cause, self.hint) if part)
 
 
 class Change:
@@ -96,8 +104,8 @@ TABLE = {
     "script": ("commands", "Script"),
     "raw": ("commands", "Raw"),
     "file": ("files", "File"),
-    "copy": ("files", "Copy"),
-    "template": ("files", "Template"),
+    "copy": ("copying", "Copy"),
+    "template": ("copying", "Template"),
     "stat": ("files", "Stat"),
     "lineinfile": ("lines", "LineInFile"),
     "assert": ("control", "Assert"),
@@ -119,8 +127,7 @@ def load(name: str) -> Type[Kind]:
     if name not in TABLE:
         raise Fail("this agent does not know the task kind `%s`" % name)
     module, cls = TABLE[name]
-    found = getattr(import_module("." + module, __name__), cls)  # type: Type[Kind]
-    return found
+    return getattr(import_module("." + module, __name__), cls)  # type: ignore[no-any-return]
 
 
 def covers(write: Pair, need: Pair) -> bool:

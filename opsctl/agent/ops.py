@@ -1,0 +1,90 @@
+"""Calls: single requests outside a segment (`opsctl ping`, `run`, `facts`, `node clean`), each in its own process."""
+
+import os
+import shutil
+import socket
+from typing import Any, Dict
+
+from . import wire
+
+
+def answer(header: Dict[str, Any], sock: socket.socket, state_dir: str) -> None:
+    """Do one call and send its `result` frame; live output goes before it."""
+
+    def send(frame: Dict[str, Any]) -> None:
+        sock.sendall(wire.pack({"n": header.get("n"), **frame}))
+
+    try:
+        operation = OPERATIONS.get(header.get("op", ""))
+        if operation is None:
+            raise ValueError("this agent does not know the call `%s`" % header.get("op"))
+        send({"t": "result", "value": operation(header.get("args") or {}, send, state_dir)})
+    except Exception as exc:
+        send({"t": "result", "error": {"what": getattr(exc, "msg", None) or str(exc) or type(exc).__name__}})
+    finally:
+        sock.close()
+
+
+def _ping(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
+    import subprocess
+
+    sudo = None
+    if args.get("sudo") and os.geteuid() != 0:
+        if shutil.which("sudo") is None:
+            sudo = "missing"
+        else:
+            done = subprocess.run(
+                ["sudo", "-n", "true"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=20
+            )
+            sudo = "ok" if done.returncode == 0 else "asks for a password"
+    return {"pong": True, "sudo": sudo, "state_dir": state_dir}
+
+
+def _facts(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
+    from .facts import gather
+
+    want = args.get("want")
+    return gather(None if want is None else set(want))
+
+
+def _run(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
+    from . import process
+
+    done = process.run(
+        args["command"],
+        shell=isinstance(args["command"], str),
+        stdin=args.get("stdin"),
+        cwd=args.get("cwd"),
+        env={**os.environ, **(args.get("env") or {})},
+        timeout=args.get("timeout"),
+        output=lambda stream, text: send({"t": "output", "task": "run", "stream": stream, "text": text}),
+    )
+    return {"rc": done.rc, "signal": getattr(done, "signal", None)}
+
+
+def _clean(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
+    """Remove the cache and what finished runs left; a run that goes on keeps its directory."""
+    from . import runs
+
+    kept, removed = [], []
+    base = os.path.join(state_dir, "runs")
+    for name in sorted(os.listdir(base)) if os.path.isdir(base) else []:
+        path = os.path.join(base, name)
+        home = runs.Home.__new__(runs.Home)
+        home.base, home.path, home.events_path = base, path, os.path.join(path, "events")
+        sock = home.connect()
+        if sock is not None:
+            sock.close()
+            kept.append(home.meta().get("id", name))
+        else:
+            removed.append(path)
+            if not args.get("dry"):
+                shutil.rmtree(path, ignore_errors=True)
+    if not kept:
+        removed.append(state_dir)
+        if not args.get("dry"):
+            shutil.rmtree(state_dir, ignore_errors=True)
+    return {"removed": removed, "running": kept}
+
+
+OPERATIONS = {"ping": _ping, "facts": _facts, "run": _run, "clean": _clean}

@@ -1,0 +1,153 @@
+"""What came of a task: its events, a loop's summary, an error's parts, and check mode's half-known results."""
+
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+from .expr import Engine, ExprError, Scope, UnknownValue, from_wire
+
+Result = Dict[str, Any]
+
+#: Characters of a string that an event carries when nothing needs the whole of it.
+GLANCE = 4096
+#: From worst to best: a loop is what the worst of its items is.
+RANK = ("failed", "unknown", "changed", "ok", "skipped")
+
+
+class Pending(Dict[str, Any]):
+    """The result of a change that check mode did not make: some keys are known, to ask for another is `unknown`."""
+
+    def __init__(self, known: Dict[str, Any], task: str) -> None:
+        super().__init__(known)
+        self.task = task
+
+    def __missing__(self, key: str) -> Any:
+        raise UnknownValue(self.task)
+
+
+def failure(what: str, source: Any) -> Dict[str, Any]:
+    """An error as events carry it: what / cause / hint and, of a command, rc, signal and the end of stderr."""
+    if isinstance(source, ExprError):
+        out: Dict[str, Any] = {"what": what or source.message, "hint": source.hint, "at": source.at, "lineno": source.lineno}
+        return {key: value for key, value in out.items() if value is not None}
+    if isinstance(source, Exception):
+        out = {"what": what or str(source)}
+        extra = getattr(source, "result", {})
+        out.update(extra.get("error") or {})
+        return out
+    result = source.get("result") or {}
+    out = {"what": what or source.get("msg") or "the task failed", "cause": source.get("msg") if what else None}
+    for key in ("rc", "signal", "hint", "cmd", "exception"):
+        out[key] = result.get(key)
+    for stream in ("stderr", "stdout"):
+        text = result.get(stream)
+        if isinstance(text, str) and text.strip():
+            out[stream + "_tail"] = "\n".join(text.rstrip("\n").split("\n")[-20:])[-GLANCE:]
+    return {key: value for key, value in out.items() if value is not None}
+
+
+def summary(parts: List[Result]) -> Result:
+    """A loop's result from its items'."""
+    outcome = next(rank for rank in RANK if any(part["outcome"] == rank for part in parts))
+    results = [part["result"] for part in parts if part.get("result") is not None]
+    out: Result = {
+        "outcome": outcome,
+        "changed": any(part.get("changed") for part in parts),
+        "items": parts,
+        "result": {
+            "results": results,
+            "changed": any(part.get("changed") for part in parts),
+            "failed": outcome == "failed",
+            "skipped": outcome == "skipped",
+            "msg": "one or more items failed" if outcome == "failed" else "all items completed",
+        },
+        "pending": any(part.get("pending") for part in parts),
+    }
+    bad = [part for part in parts if part["outcome"] == outcome and outcome in ("failed", "unknown")]
+    if bad:
+        out.update({key: bad[0][key] for key in ("error", "reason") if key in bad[0]})
+        if outcome == "failed" and len(parts) > 1:
+            out["error"] = {**bad[0].get("error", {}), "item": bad[0].get("label")}
+    learned: Dict[str, Any] = {}
+    for part in parts:
+        learned.update(part.pop("learned", None) or {})
+    if learned:
+        out["learned"] = learned
+    if outcome == "unknown":
+        out["result"] = None
+    return out
+
+
+class Report:
+    """Tells about one task: that it started, how it goes, how it ended. At most one `started`, exactly one `finished`."""
+
+    def __init__(self, task: Dict[str, Any], handler: bool, emit: Callable[..., None]) -> None:
+        self.task = task
+        self.handler = handler
+        self.item: Any = None
+        self.name: Any = task.get("name") if isinstance(task.get("name"), str) else None
+        self._emit = emit
+        self._begun = time.monotonic()
+        self._started = False
+
+    def begin(self, scope: Scope, engine: Engine) -> None:
+        """Give a templated name its value."""
+        if self.name is None and self.task.get("name") is not None:
+            try:
+                self.name = str(engine.evaluate(from_wire(self.task["name"]), scope))
+            except (ExprError, UnknownValue):
+                pass
+
+    def started(self, durable: bool) -> None:
+        """It takes effect from here (``durable``: that must be on the disk first), or takes long."""
+        if not self._started:
+            self._started = True
+            event: Dict[str, Any] = {"ev": "started", "task": self.task["id"]}
+            if self.name is not None:
+                event["name"] = self.name
+            self._emit(event, durable and self.task["kind"] in ("command", "shell", "script", "raw"))
+
+    def note(self, services: Any, text: str) -> None:
+        """Progress for whoever looks."""
+        self.started(False)
+        services.output(self.task["id"], "progress", text)
+
+    def finish(self, final: Result) -> None:
+        """The last word on the task."""
+        event: Dict[str, Any] = {
+            "ev": "finished",
+            "task": self.task["id"],
+            "outcome": final["outcome"],
+            "changed": bool(final.get("changed")),
+            "duration_s": round(time.monotonic() - self._begun, 3),
+        }
+        if self.handler:
+            event["handler"] = True
+        if self.name is not None and self.name != self.task.get("name"):
+            event["name"] = self.name
+        for key in ("reason", "error", "diff", "note", "set", "facts", "notified", "pending", "interrupted"):
+            if final.get(key):
+                event[key] = final[key]
+        whole = bool(self.task.get("register") or self.task.get("run_once"))
+        if final.get("result") is not None:
+            event["result"] = final["result"] if whole else glance(final["result"])
+        if final.get("items"):
+            event["items"] = [_item(part, whole) for part in final["items"]]
+        self._emit(event)
+
+
+def _item(part: Result, whole: bool) -> Result:
+    out = {key: part[key] for key in ("label", "outcome", "reason", "error", "diff", "note") if part.get(key) is not None}
+    if not whole and part.get("result") is not None:
+        out["result"] = glance(part["result"])
+    return out
+
+
+def glance(value: Any, limit: Optional[int] = GLANCE) -> Any:
+    """``value`` with long strings and lists cut: enough for people, not for a registered result."""
+    if isinstance(value, str) and limit and len(value) > limit:
+        return value[:limit] + "... (%d characters in all)" % len(value)
+    if isinstance(value, dict):
+        return {key: glance(item, limit) for key, item in value.items() if key not in ("stdout_lines", "stderr_lines")}
+    if isinstance(value, list):
+        return [glance(item, limit) for item in value[:100]]
+    return value

@@ -1,0 +1,232 @@
+"""The relay: the process at the end of the SSH channel. It acts on nothing itself.
+
+It starts (or finds again) the supervisor of a segment, which has its own session and outlives the channel, and passes
+whole frames both ways. Its beats tell the controller that the node is alive whatever a task does. One thread, one
+`select`: a stalled channel stops what is read from the supervisor, never a task.
+"""
+
+import os
+import select
+import signal
+import socket
+import time
+from typing import Any, Dict, List, Optional
+
+from . import wire
+
+#: Seconds of silence after which a beat is sent; the controller gives up after three missed ones (contracts 9: 15 s).
+BEAT = 5.0
+#: Bytes that may wait for the channel before reading from the supervisor pauses.
+HIGH_WATER = 1024 * 1024
+
+
+class Source:
+    """A process whose frames go to the controller: a supervisor, or the worker of a call."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.splitter = wire.Splitter()
+
+
+class Relay:
+    """Frames between the channel (fd 0 and 1) and the segment's supervisor."""
+
+    def __init__(self, state_dir: str, root: str, ready: Dict[str, Any]) -> None:
+        self.state_dir = state_dir
+        self.root = root
+        self.out = bytearray(wire.pack(ready))
+        self.sources: List[Source] = []
+        self.supervisor: Optional[Source] = None
+        self.to_supervisor = bytearray()
+        self.input = wire.Reader()
+        self.open = True
+
+    def serve(self, early: bytes) -> int:
+        """Run until the channel ends. Returns the exit code."""
+        os.set_blocking(0, False)
+        os.set_blocking(1, False)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        # A relay that ends by a hangup leaves the supervisor alone: that is what it is for.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        try:
+            self._take(early)
+            beat_at = time.monotonic() + BEAT
+            while self.open:
+                self._step(max(0.0, beat_at - time.monotonic()))
+                if time.monotonic() >= beat_at:
+                    if not self.out:
+                        self.out += wire.pack({"t": "beat"})
+                    beat_at = time.monotonic() + BEAT
+            deadline = time.monotonic() + 2
+            while self.out and time.monotonic() < deadline:
+                if select.select([], [1], [], 0.2)[1]:
+                    self._flush()
+            return 0
+        except (BrokenPipeError, ConnectionError):
+            return 0
+        except wire.ProtocolError as exc:
+            self._fatal("the controller sent what is not a frame", str(exc))
+            return 93
+        except Exception as exc:
+            import traceback
+
+            self._fatal("the agent failed on the node", "%s: %s" % (type(exc).__name__, exc), traceback.format_exc())
+            return 93
+
+    def _fatal(self, what: str, cause: str, trace: str = "") -> None:
+        self.out += wire.pack({"t": "fatal", "error": {"what": what, "cause": cause, "trace": trace}})
+        os.set_blocking(1, True)
+        try:
+            os.write(1, bytes(self.out))
+        except OSError:
+            pass
+
+    def _step(self, timeout: float) -> None:
+        reads: List[Any] = [0]
+        if len(self.out) < HIGH_WATER:
+            reads += [source.sock for source in self.sources]
+        writes: List[Any] = [1] if self.out else []
+        if self.to_supervisor and self.supervisor is not None:
+            writes.append(self.supervisor.sock)
+        readable, writable, _ = select.select(reads, writes, [], timeout)
+        for source in list(self.sources):
+            if source.sock in readable:
+                self._from(source)
+        if 0 in readable:
+            try:
+                data = os.read(0, 1 << 18)
+            except BlockingIOError:
+                data = None
+            if data is not None:
+                if not data:
+                    self.open = False
+                self._take(data)
+        if self.supervisor is not None and self.supervisor.sock in writable:
+            try:
+                del self.to_supervisor[: self.supervisor.sock.send(self.to_supervisor[: 1 << 18])]
+            except BlockingIOError:
+                pass
+            except OSError:
+                self.to_supervisor.clear()
+        if 1 in writable or self.out:
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            del self.out[: os.write(1, bytes(self.out[: 1 << 18]))]
+        except BlockingIOError:
+            pass
+
+    def _from(self, source: Source) -> None:
+        try:
+            data = source.sock.recv(1 << 18)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(source)
+            return
+        for frame in source.splitter.feed(data):
+            self.out += frame
+
+    def _drop(self, source: Source) -> None:
+        self.sources.remove(source)
+        source.sock.close()
+        if source is self.supervisor:
+            self.supervisor = None
+            self.to_supervisor.clear()
+            self.out += wire.pack({"t": "gone"})
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+
+    def _take(self, data: bytes) -> None:
+        for header, payload in self.input.feed(data):
+            kind = header.get("t")
+            if kind == "ping":
+                self.out += wire.pack({"t": "pong", "n": header.get("n")})
+            elif kind == "submit":
+                self._submit(wire.unsqueeze(payload))
+            elif kind == "attach":
+                self._attach(header["segment"], header.get("from", 1))
+            elif kind == "call":
+                self._call(header)
+            elif kind == "jinja":
+                from . import bundle
+
+                bundle.keep(self.state_dir, header["hash"], payload)
+                self.to_supervisor += wire.pack({"t": "jinja", "hash": header["hash"]})
+            elif kind == "bye":
+                self.open = False
+            elif self.supervisor is not None:
+                self.to_supervisor += wire.pack(header, payload)
+
+    def _adopt(self, sock: socket.socket) -> Source:
+        sock.setblocking(False)
+        source = Source(sock)
+        self.sources.append(source)
+        return source
+
+    def _spawn(self, child: Any) -> socket.socket:
+        """Fork a process in its own session that runs ``child(socket)``; returns our end of its socket."""
+        ours, theirs = socket.socketpair()
+        if os.fork() == 0:
+            try:
+                ours.close()
+                for source in self.sources:
+                    source.sock.close()
+                os.setsid()
+                null = os.open(os.devnull, os.O_RDWR)
+                for fd in (0, 1, 2):
+                    os.dup2(null, fd)
+                if null > 2:
+                    os.close(null)
+                child(theirs)
+            finally:
+                os._exit(0)
+        theirs.close()
+        return ours
+
+    def _submit(self, segment: Dict[str, Any]) -> None:
+        from . import runs
+
+        home = runs.Home(self.state_dir, segment["id"])
+        if not home.create(segment):
+            self._attach(segment["id"], 1)
+            return
+
+        def child(sock: socket.socket) -> None:
+            from .supervisor import supervise
+
+            supervise(segment, home, self.state_dir, self.root, sock)
+
+        self.supervisor = self._adopt(self._spawn(child))
+        self.out += wire.pack({"t": "accepted", "segment": segment["id"], "state": "new"})
+
+    def _attach(self, segment_id: str, since: int) -> None:
+        from . import runs
+
+        home = runs.Home(self.state_dir, segment_id)
+        sock = home.connect()
+        if sock is not None:
+            self.out += wire.pack({"t": "accepted", "segment": segment_id, "state": "running"})
+            self.supervisor = self._adopt(sock)
+            self.to_supervisor += wire.pack({"t": "attach", "from": since})
+            return
+        state = "finished" if home.finished() else "dead" if home.exists() else "unknown"
+        self.out += wire.pack({"t": "accepted", "segment": segment_id, "state": state})
+        for frame in home.frames(since):
+            self.out += frame
+        if state != "finished":
+            self.out += wire.pack({"t": "gone"})
+
+    def _call(self, header: Dict[str, Any]) -> None:
+        def child(sock: socket.socket) -> None:
+            from .ops import answer
+
+            answer(header, sock, self.state_dir)
+
+        self._adopt(self._spawn(child))

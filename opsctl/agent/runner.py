@@ -1,0 +1,420 @@
+"""The runner: goes through a segment's tasks on the node and says what came of each.
+
+Conditions, loops, retries, registered results, blocks and handlers are decided here, where the results are; whatever
+the controller has to decide is asked (docs/architecture.md, "The Segment"). Check mode: contracts 4.
+"""
+
+import time
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from .expr import Engine, ExprError, Scope, Unknown, UnknownValue, from_wire, to_wire
+from .kinds import Fail, covers
+from .outcome import Pending, Report, failure, summary
+
+Task = Dict[str, Any]
+Result = Dict[str, Any]
+
+
+class EndHost(Exception):
+    """`meta: end_host` or `end_play`."""
+
+
+class Runner:
+    """One segment. ``services`` is the supervisor: emit, ask, perform, sleep, output."""
+
+    def __init__(self, segment: Dict[str, Any], services: Any) -> None:
+        self.segment = segment
+        self.services = services
+        self.check = bool(segment.get("check"))
+        self.current = ""
+        self.engine = Engine(
+            {
+                "lookup": lambda *args, **kw: self._ask("lookup", {"args": list(args), "kw": kw}),
+                "query": lambda *args, **kw: self._ask("lookup", {"args": list(args), "kw": {**kw, "wantlist": True}}),
+                "q": lambda *args, **kw: self._ask("lookup", {"args": list(args), "kw": {**kw, "wantlist": True}}),
+                "hostvars": HostVars(self),
+            }
+        )
+        scope = segment.get("scope") or {}
+        self.low: Dict[str, Any] = from_wire(scope.get("low") or {})
+        self.vars: Dict[str, Any] = from_wire(scope.get("vars") or {})
+        self.set: Dict[str, Any] = from_wire(scope.get("set") or {})
+        self.extra: Dict[str, Any] = from_wire(scope.get("extra") or {})
+        self.facts: Dict[str, Any] = scope.get("facts") or {}
+        self.pending: List[Tuple[str, Sequence[Tuple[str, str]], bool]] = []
+        self.handlers: List[Task] = segment.get("handlers") or []
+        self.notified: Dict[str, bool] = {handler_id: True for handler_id in segment.get("pending_handlers") or []}
+
+    # -- the tree -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Everything, to the last event `segment_finished`."""
+        ok, ended = True, False
+        if self.segment.get("facts"):
+            ok = self._gather()
+        try:
+            ok = ok and self._nodes(self.segment["nodes"], False)
+        except EndHost:
+            ended = True
+        if ok or self.segment.get("force_handlers"):
+            ok = self._flush() and ok
+        self.services.emit({"ev": "segment_finished", "ok": ok, "ended": ended, "pending_handlers": list(self.notified)})
+
+    def _gather(self) -> bool:
+        begun = time.monotonic()
+        request = {"kind": "setup", "args": {"want": self.segment.get("want_facts")}, "timeout": 60}
+        done = self.services.perform(request, None, "facts", lambda durable: None)
+        if done.get("failed"):
+            error = failure("the facts of the node could not be gathered", done)
+            self.services.emit({"ev": "facts", "error": error, "duration_s": time.monotonic() - begun})
+            return False
+        self._learn(done["result"].get("ansible_facts") or {})
+        self.services.emit({"ev": "facts", "facts": self.facts, "duration_s": round(time.monotonic() - begun, 3)})
+        return True
+
+    def _learn(self, facts: Mapping[str, Any]) -> None:
+        plain = {name[len("ansible_") :] if name.startswith("ansible_") else name: value for name, value in facts.items()}
+        known = {**self.facts.get("ansible_facts", {}), **plain}
+        self.facts = {"ansible_facts": known, **{"ansible_" + name: value for name, value in known.items()}}
+
+    def _nodes(self, nodes: Sequence[Dict[str, Any]], rescuable: bool) -> bool:
+        for node in nodes:
+            self.services.check_stop()
+            if "block" in node:
+                ok = self._block(node, rescuable)
+            elif node.get("flush"):
+                ok = self._flush()
+            else:
+                ok = self._task(node, rescuable)
+            if not ok:
+                return False
+        return True
+
+    def _block(self, node: Dict[str, Any], rescuable: bool) -> bool:
+        ended: Optional[EndHost] = None
+        ok = False
+        try:
+            ok = self._nodes(node["block"], rescuable or bool(node.get("rescue")))
+            if not ok and node.get("rescue"):
+                ok = self._nodes(node["rescue"], rescuable)
+        except EndHost as exc:
+            ended = exc
+        ok = self._nodes(node.get("always") or [], rescuable) and ok
+        if ended is not None:
+            raise ended
+        return ok
+
+    def _flush(self) -> bool:
+        ok = True
+        while self.notified and ok:
+            # In the order of their definition; one that notifies another adds it to the same flush.
+            handler = next((h for h in self.handlers if h["id"] in self.notified), None)
+            if handler is None:
+                break
+            del self.notified[handler["id"]]
+            ok = self._task(handler, False, handler=True)
+            if not ok:
+                self.notified[handler["id"]] = True
+        return ok
+
+    def _notify(self, task: Task, scope: Scope) -> List[str]:
+        found = []
+        for raw in task.get("notify") or []:
+            names = self.engine.evaluate(from_wire(raw), scope)
+            for name in names if isinstance(names, list) else [names]:
+                matching = [h for h in self.handlers if h.get("name") == name or name in (h.get("listen") or [])]
+                if not matching:
+                    raise ExprError("no handler of this play is called `%s` or listens to it" % name)
+                for handler in matching if any(name in (h.get("listen") or []) for h in matching) else matching[-1:]:
+                    self.notified[handler["id"]] = True
+                    found.append(handler["id"])
+        return found
+
+    # -- one task -----------------------------------------------------------------------------------------------------
+
+    def scope(self, task: Task, *top: Mapping[str, Any]) -> Scope:
+        """The names that ``task`` sees, by the precedence of contracts 2; ``top`` are a loop's variables."""
+        layers = [from_wire(layer) for layer in task.get("scopes") or []]
+        return self.engine.scope(self.low, self.facts, self.vars, *layers, self.set, *top, self.extra)
+
+    def _task(self, task: Task, rescuable: bool, handler: bool = False) -> bool:
+        self.current = task["id"]
+        report = Report(task, handler, self.services.emit)
+        scope = self.scope(task)
+        try:
+            if task.get("kind") == "meta":
+                return self._meta(task, scope, report)
+            if task.get("run_once"):
+                turn = self.services.ask(task["id"], "run_once", {})
+                if not turn.get("mine"):
+                    return self._adopt(task, turn, report)
+            final = self._loop(task, scope, report) if task.get("loop") is not None or "items" in task else None
+            if final is None:
+                final = self._one(task, scope, report)
+        except UnknownValue as exc:
+            final = {"outcome": "unknown", "reason": "depends on %s" % exc.task}
+        except (ExprError, Fail) as exc:
+            final = {"outcome": "failed", "error": failure("", exc), "result": {"failed": True, "msg": str(exc), "changed": False}}
+        ok = self._settle(task, scope, final, report, rescuable)
+        if ok and task.get("any_errors_fatal") and not self.services.ask(task["id"], "barrier", {}).get("go", True):
+            return False
+        return ok
+
+    def _meta(self, task: Task, scope: Scope, report: Report) -> bool:
+        for raw in task.get("when") or []:
+            if not self.engine.test(from_wire(raw), scope):
+                report.finish({"outcome": "skipped", "reason": "the condition is false"})
+                return True
+        action = task["args"].get("action")
+        if action == "flush_handlers":
+            return self._flush()
+        if action in ("end_host", "end_play"):
+            raise EndHost()
+        return True
+
+    def _adopt(self, task: Task, turn: Dict[str, Any], report: Report) -> bool:
+        """Take over what the host that ran a `run_once` task got."""
+        if "value" in turn and task.get("register"):
+            self.set[task["register"]] = Unknown(self._label(task)) if turn.get("unknown") else turn["value"]
+        self.set.update(turn.get("set") or {})
+        if turn.get("failed"):
+            report.finish({"outcome": "failed", "error": {"what": "`run_once` failed on %s" % turn.get("host")}})
+            return False
+        return True
+
+    def _settle(self, task: Task, scope: Scope, final: Result, report: Report, rescuable: bool) -> bool:
+        """Register, notify, apply `ignore_errors`, and report. False if the host must not go on."""
+        outcome = final["outcome"]
+        result = final.get("result")
+        name = task.get("register")
+        if outcome == "unknown":
+            self.pending.append((self._label(task), (), True))
+            if name:
+                self.set[name] = Unknown(self._label(task))
+        elif name and result is not None:
+            self.set[name] = result
+        learned = final.pop("learned", None)
+        if learned:
+            if task["kind"] == "setup":
+                self._learn(learned)
+                final["facts"] = self.facts
+            else:
+                self.set.update(learned)
+                final["set"] = learned
+        if outcome == "failed":
+            try:
+                if self.engine.evaluate(from_wire(task.get("ignore_errors", False)), scope) is True:
+                    outcome = "ignored"
+            except (ExprError, UnknownValue):
+                pass
+            if outcome == "failed" and rescuable:
+                outcome = "rescued"
+                self.set["ansible_failed_task"] = {"name": report.name, "action": task["kind"]}
+                self.set["ansible_failed_result"] = result or {}
+        final["outcome"] = outcome
+        if outcome == "changed" or (outcome == "ignored" and final.get("changed")):
+            try:
+                final["notified"] = self._notify(task, scope)
+            except ExprError as exc:
+                final.update(outcome="failed", error=failure("", exc))
+        report.finish(final)
+        return final["outcome"] not in ("failed", "rescued")
+
+    def _label(self, task: Task) -> str:
+        name = task.get("name")
+        return "task %s%s" % (task.get("n", task["id"]), " `%s`" % name if isinstance(name, str) else "")
+
+    # -- loops --------------------------------------------------------------------------------------------------------
+
+    def _loop(self, task: Task, scope: Scope, report: Report) -> Result:
+        control = task.get("loop_control") or {}
+        items = task.get("items")
+        if items is None:
+            values = self.engine.evaluate(from_wire(task["loop"]), scope)
+            if not isinstance(values, list):
+                hint = "write `loop: \"{{ NAME | dict2items }}\"`" if isinstance(values, Mapping) else "`loop` takes a list"
+                raise ExprError("`loop` got %s, not a list" % type(values).__name__, task["loop"].get("at"), 1, hint)
+            items = [{"item": value} for value in values]
+        if not items:
+            return {"outcome": "skipped", "reason": "the loop has no items", "result": {"changed": False, "skipped": True, "results": []}}
+        parts: List[Result] = []
+        for index, item in enumerate(items):
+            if index and control.get("pause"):
+                self.services.sleep(float(self.engine.evaluate(from_wire(control["pause"]), scope)))
+            value = from_wire(item["item"])
+            names = {control.get("loop_var") or "item": value, "ansible_loop_var": control.get("loop_var") or "item"}
+            if control.get("index_var"):
+                names[control["index_var"]] = index
+            names["ansible_loop"] = {"index": index + 1, "index0": index, "first": not index, "last": index == len(items) - 1,
+                                     "length": len(items)}  # fmt: skip
+            inner = self.scope(task, names)
+            label = item.get("label")
+            if label is None:
+                label = control["label"] if control.get("label") is not None else to_wire(value)
+            try:
+                shown = self.engine.evaluate(from_wire(label), inner)
+            except (ExprError, UnknownValue):
+                shown = value
+            report.item = shown
+            try:
+                part = self._one({**task, **{k: item[k] for k in ("args", "when", "env") if k in item}}, inner, report)
+            except UnknownValue as exc:
+                part = {"outcome": "unknown", "reason": "depends on %s" % exc.task}
+            except (ExprError, Fail) as exc:
+                part = {"outcome": "failed", "error": failure("", exc), "result": {"failed": True, "msg": str(exc), "changed": False}}
+            part["label"] = shown
+            if part.get("result") is not None:
+                part["result"][control.get("loop_var") or "item"] = value
+                part["result"]["ansible_loop_var"] = control.get("loop_var") or "item"
+            parts.append(part)
+        report.item = None
+        return summary(parts)
+
+    # -- one item -----------------------------------------------------------------------------------------------------
+
+    def _one(self, task: Task, scope: Scope, report: Report) -> Result:
+        for raw in task.get("when") or []:
+            expression = from_wire(raw)
+            if not self.engine.test(expression, scope):
+                source = getattr(expression, "src", "false")
+                return {
+                    "outcome": "skipped",
+                    "reason": "the condition is false: %s" % source,
+                    "result": {"changed": False, "skipped": True, "skip_reason": "Conditional result was False", "false_condition": source},
+                }
+        report.begin(scope, self.engine)
+        args, types = self._args(task, scope)
+        request: Dict[str, Any] = {
+            "kind": task["kind"],
+            "args": args,
+            "types": types,
+            "check": self.check if task.get("check_mode") is None else bool(task["check_mode"]),
+            "diff": task["diff"] if task.get("diff") is not None else bool(self.segment.get("diff")),
+            "env": self._environment(task, scope),
+        }
+        timeout = self.engine.evaluate(from_wire(task.get("timeout")), scope)
+        if timeout:
+            request["timeout"] = float(timeout)
+        become = self.engine.evaluate(from_wire(task.get("become")), scope)
+        return self._until(task, scope, report, request, become)
+
+    def _args(self, task: Task, scope: Scope) -> Tuple[Dict[str, Any], Any]:
+        if not task.get("prepare"):
+            return self.engine.evaluate(from_wire(task["args"]), scope), task.get("types")
+        args = self.engine.evaluate(from_wire(task["args"]), scope)
+        prepared = self.services.ask(task["id"], "prepare", {"args": args})
+        return self.engine.evaluate(from_wire(prepared["args"]), scope), None
+
+    def _environment(self, task: Task, scope: Scope) -> Dict[str, str]:
+        out: Dict[str, str] = {}
+        for layer in task.get("env") or []:
+            values = self.engine.evaluate(from_wire(layer), scope)
+            if not isinstance(values, Mapping):
+                raise ExprError("`environment` takes a mapping of names to values, not %s" % type(values).__name__, layer.get("at"))
+            out.update({str(key): "" if value is None else str(value) for key, value in values.items()})
+        return out
+
+    def _until(self, task: Task, scope: Scope, report: Report, request: Dict[str, Any], become: Any) -> Result:
+        conditions = task.get("until")
+        if not conditions:
+            return self._judge(task, scope, report, self._perform(task, request, become, report))
+        retries = max(0, int(self.engine.evaluate(from_wire(task.get("retries", 3)), scope)))
+        delay = float(self.engine.evaluate(from_wire(task.get("delay", 5)), scope))
+        final: Result = {}
+        for attempt in range(1, retries + 2):
+            final = self._judge(task, scope, report, self._perform(task, request, become, report))
+            if final.get("result") is not None:
+                final["result"]["attempts"] = attempt
+            if final.get("pending") or final["outcome"] == "unknown":
+                return final
+            if self._holds(task, "until", scope, final.get("result")):
+                return final
+            if attempt <= retries:
+                report.note(self.services, "attempt %d of %d did not do, next in %g s" % (attempt, retries + 1, delay))
+                self.services.sleep(delay)
+        if final["outcome"] != "failed":
+            text = "the `until` condition did not hold in %d attempts" % (retries + 1)
+            final.update(outcome="failed", error={"what": text})
+            final["result"].update(failed=True, msg=final["result"].get("msg") or text)
+        return final
+
+    def _holds(self, task: Task, field: str, scope: Scope, result: Any) -> bool:
+        if task.get("register") and result is not None:
+            scope = scope.child({task["register"]: result}, under=1)
+        return all(self.engine.test(from_wire(raw), scope, field) for raw in task[field])
+
+    def _perform(self, task: Task, request: Dict[str, Any], become: Any, report: Report) -> Dict[str, Any]:
+        target = task.get("delegate_to")
+        if target is not None:
+            target = self.engine.evaluate(from_wire(target), self.scope(task))
+            if target != self.segment.get("host"):
+                report.started(False)
+                done = self.services.ask(task["id"], "delegate", {"to": target, "request": request, "become": become})
+                return dict(done)
+        return dict(self.services.perform(request, become, task["id"], report.started))
+
+    def _judge(self, task: Task, scope: Scope, report: Report, done: Dict[str, Any]) -> Result:
+        """What a worker's answer means: `changed_when`, `failed_when`, and check mode's unknowns."""
+        result: Dict[str, Any] = dict(done.get("result") or {})
+        if done.get("failed"):
+            cure = self._cure(done.get("needs") or ()) if self.check else None
+            if cure:
+                return {"outcome": "unknown", "reason": "depends on %s" % cure}
+        if done.get("interrupted"):
+            return {"outcome": "unknown", "reason": "interrupted: %s" % done.get("msg"), "interrupted": True}
+        learned = result.get("ansible_facts") if task["kind"] in ("set_fact", "setup") else None
+        result["changed"] = bool(done.get("changed"))
+        result["failed"] = bool(done.get("failed"))
+        if done.get("msg") and not result.get("msg"):
+            result["msg"] = done["msg"]
+        final: Result = {"result": result, "diff": done.get("diff"), "note": done.get("note"), "learned": learned}
+        if done.get("pending"):
+            unmet = [need for need in done.get("needs") or () if not self._cure([need])]
+            if unmet:
+                return {"outcome": "failed", "result": {**result, "failed": True}, "error": {"what": done.get("unmet") or "something it needs is missing"}}
+            self.pending.append((self._label(task), [tuple(pair) for pair in done.get("writes") or ()], bool(done.get("opaque"))))
+            final.update(pending=True, result=Pending(result, self._label(task)))
+        if task.get("changed_when") is not None:
+            final["result"]["changed"] = self._holds(task, "changed_when", scope, final["result"])
+            if not final["result"]["changed"] and done.get("pending"):
+                self.pending.pop()
+        if task.get("failed_when") is not None and not done.get("cancelled"):
+            try:
+                final["result"]["failed"] = self._holds(task, "failed_when", scope, final["result"])
+            except UnknownValue:
+                if not final.get("pending"):
+                    raise
+            final["result"]["failed_when_result"] = final["result"]["failed"]
+        final["changed"] = final["result"]["changed"]
+        final["outcome"] = "failed" if final["result"]["failed"] else "changed" if final["changed"] else "ok"
+        if final["outcome"] == "failed":
+            final["error"] = failure("", done) if done.get("failed") else {"what": "the `failed_when` condition holds"}
+        return final
+
+    def _cure(self, needs: Sequence[Sequence[str]]) -> Optional[str]:
+        """The pending change (check mode) which could make true what was missing."""
+        for label, writes, opaque in self.pending:
+            if opaque or any(covers(write, (need[0], need[1])) for write in writes for need in needs):
+                return label
+        return None
+
+    def _ask(self, what: str, data: Any) -> Any:
+        return self.services.ask(self.current, what, data)
+
+
+class HostVars(Mapping[str, Any]):
+    """Other hosts' variables, asked from the controller when they are used."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def __getitem__(self, name: str) -> Any:
+        if name == self._runner.segment.get("host"):
+            return self._runner.scope({})
+        return self._runner._ask("hostvars", {"host": name})
+
+    def __iter__(self) -> Any:
+        return iter(self._runner._ask("hostvars", {"host": None}))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))

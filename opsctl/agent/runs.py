@@ -1,0 +1,109 @@
+"""What a segment has on the node: a private directory with its events, its socket and who runs it (contracts 3, 5)."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+from typing import Any, Dict, Iterator, List, Optional
+
+from . import boot, wire
+
+#: Format of what lies in a segment's directory. A newer one than known is refused (contracts 10).
+FORMAT = 1
+
+
+def identity(pid: int) -> List[Any]:
+    """A process that cannot be mistaken for another: pid, start time in clock ticks, boot id."""
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            start = f.read().rpartition(")")[2].split()[19]
+        with open("/proc/sys/kernel/random/boot_id") as f:
+            return [pid, start, f.read().strip()]
+    except (OSError, IndexError):
+        return [pid, "", ""]
+
+
+class Home:
+    """The directory of one segment: `meta.json`, `events` (frames), `sock`."""
+
+    def __init__(self, state_dir: str, segment_id: str) -> None:
+        safe = re.sub(r"[^A-Za-z0-9._-]", "_", segment_id)[:60]
+        self.base = os.path.join(state_dir, "runs")
+        self.path = os.path.join(self.base, "%s-%s" % (safe, hashlib.sha256(segment_id.encode()).hexdigest()[:10]))
+        self.events_path = os.path.join(self.path, "events")
+
+    def exists(self) -> bool:
+        return os.path.exists(os.path.join(self.path, "meta.json"))
+
+    def create(self, segment: Dict[str, Any]) -> bool:
+        """Take the segment; False if it is known already, so that submitting twice is harmless."""
+        boot.private_dir(self.base)
+        try:
+            os.mkdir(self.path, 0o700)
+        except FileExistsError:
+            return False
+        self.write_meta({"format": FORMAT, "id": segment["id"], "hash": segment.get("hash", "")})
+        return True
+
+    def write_meta(self, meta: Dict[str, Any]) -> None:
+        path = os.path.join(self.path, "meta.json")
+        fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "w") as f:
+            json.dump(meta, f)
+        os.rename(path + ".new", path)
+
+    def meta(self) -> Dict[str, Any]:
+        try:
+            with open(os.path.join(self.path, "meta.json")) as f:
+                found = json.load(f)
+            return found if isinstance(found, dict) else {}
+        except (OSError, ValueError):
+            return {}
+
+    def listen(self) -> socket.socket:
+        """The socket at which a later relay finds the supervisor."""
+        sock = socket.socket(socket.AF_UNIX)
+        # A relative address: the limit of 107 bytes on socket paths must not depend on where the state lies.
+        os.chdir(self.path)
+        sock.bind("sock")
+        os.chmod("sock", 0o600)
+        sock.listen(4)
+        return sock
+
+    def connect(self) -> Optional[socket.socket]:
+        """A connection to the supervisor, or None if it does not run."""
+        here = os.getcwd()
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            os.chdir(self.path)
+            sock.settimeout(10)
+            sock.connect("sock")
+            return sock
+        except OSError:
+            sock.close()
+            return None
+        finally:
+            os.chdir(here)
+
+    def frames(self, since: int) -> Iterator[bytes]:
+        """The event frames from number ``since`` on; a half-written last one is left out."""
+        splitter = wire.Splitter()
+        try:
+            with open(self.events_path, "rb") as f:
+                for piece in iter(lambda: f.read(1 << 18), b""):
+                    for frame in splitter.feed(piece):
+                        if wire.unpack(frame)[0].get("seq", 0) >= since:
+                            yield frame
+        except FileNotFoundError:
+            return
+
+    def finished(self) -> bool:
+        last = b""
+        for last in self.frames(1):
+            pass
+        return bool(last) and wire.unpack(last)[0].get("ev", {}).get("ev") == "segment_finished"
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)

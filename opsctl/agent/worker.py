@@ -1,0 +1,192 @@
+"""The worker: the process that looks and acts, one for each user that tasks run as. It decides nothing about the play.
+
+Frames on its two pipes. Requests: `{"m": "task", ...}`, `{"m": "cancel"}`. While a task runs it may say `begin` (it is
+about to change something, and waits for `go`), `output`, `progress`, `blob`, `ask`; it ends with `done`.
+"""
+
+import os
+import signal
+import threading
+import time
+from queue import Queue
+from typing import Any, Dict, List, Optional
+
+from . import wire
+from .kinds import Fail, load
+from .node import Node
+
+
+class Cancelled(BaseException):
+    """The task was told to stop (timeout, stop of the run, or the supervisor is gone)."""
+
+
+class Link:
+    """Blocking frames over a pair of file descriptors; writing is safe from several threads."""
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self.read_fd = read_fd
+        self.write_fd = write_fd
+        self._reader = wire.Reader()
+        self._ready: List[wire.Frame] = []
+        self._lock = threading.Lock()
+
+    def send(self, header: Dict[str, Any], payload: bytes = b"") -> None:
+        data = wire.pack(header, payload)
+        with self._lock:
+            while data:
+                data = data[os.write(self.write_fd, data) :]
+
+    def receive(self) -> Optional[wire.Frame]:
+        """The next frame; None when the other side has closed."""
+        while not self._ready:
+            try:
+                data = os.read(self.read_fd, 1 << 18)
+            except OSError:
+                return None
+            if not data:
+                return None
+            self._ready += self._reader.feed(data)
+        return self._ready.pop(0)
+
+    def close(self) -> None:
+        for fd in {self.read_fd, self.write_fd}:
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+
+
+class Worker:
+    """Serves one link until it closes."""
+
+    def __init__(self, link: Link, state_dir: str) -> None:
+        self.link = link
+        self.state_dir = state_dir
+        self._inbox: "Queue[Optional[wire.Frame]]" = Queue()
+        self._busy = False
+
+    def serve(self) -> None:
+        """Run tasks until the supervisor closes the pipe; a task that runs then is stopped."""
+        signal.signal(signal.SIGTERM, self._on_term)
+        threading.Thread(target=self._read, daemon=True).start()
+        while True:
+            frame = self._inbox.get()
+            if frame is None:
+                return
+            if frame[0].get("m") == "task":
+                self.link.send(self._task(frame[0]))
+
+    def _on_term(self, *_: Any) -> None:
+        if self._busy:
+            self._busy = False
+            raise Cancelled()
+
+    def _read(self) -> None:
+        while True:
+            frame = self.link.receive()
+            if frame is None or frame[0].get("m") == "cancel":
+                os.kill(os.getpid(), signal.SIGTERM)
+            if frame is None:
+                self._inbox.put(None)
+                return
+            if frame[0].get("m") != "cancel":
+                self._inbox.put(frame)
+
+    def _wait(self, kind: str) -> Dict[str, Any]:
+        """The answer to something just sent. Raises Cancelled when the supervisor is gone."""
+        frame = self._inbox.get()
+        if frame is None:
+            self._inbox.put(None)
+            raise Cancelled()
+        if frame[0].get("m") != kind:
+            raise wire.ProtocolError("expected %s, got %r" % (kind, frame[0].get("m")))
+        return frame[0]
+
+    # -- one task ----------------------------------------------------------------------------------------------------
+
+    def _task(self, request: Dict[str, Any]) -> Dict[str, Any]:
+        try:
+            self._busy = True
+            try:
+                return {"m": "done", **self._perform(request)}
+            finally:
+                self._busy = False
+        except Fail as exc:
+            return {"m": "done", "failed": True, "msg": exc.msg, "needs": exc.needs, "result": exc.result}
+        except Cancelled:
+            return {"m": "done", "failed": True, "cancelled": True, "msg": "stopped", "result": {}}
+        except OSError as exc:
+            where = " (%s)" % exc.filename if exc.filename else ""
+            return {"m": "done", "failed": True, "msg": "%s%s" % (exc.strerror or exc, where), "result": {"errno": exc.errno}}
+        except Exception as exc:
+            import traceback
+
+            text = "the task kind `%s` failed inside opsctl: %s: %s" % (request["kind"], type(exc).__name__, exc)
+            return {"m": "done", "failed": True, "msg": text, "result": {"exception": traceback.format_exc()}}
+
+    def _perform(self, request: Dict[str, Any]) -> Dict[str, Any]:
+        args = request["args"]
+        if request.get("types"):
+            from .coerce import coerce
+
+            args = coerce(args, request["types"])
+        kind = load(request["kind"])()
+        check = bool(request.get("check"))
+        timeout = request.get("timeout")
+        node = Node(
+            check=check,
+            diff=bool(request.get("diff")),
+            env=request.get("env") or {},
+            state_dir=self.state_dir,
+            output=self._output,
+            progress=lambda text: self.link.send({"m": "progress", "text": text}),
+            blob=self._blob,
+            ask=self._ask,
+            deadline=None if not timeout else time.monotonic() + timeout,
+        )
+        seen = kind.probe(args, node)
+        change = kind.decide(args, seen)
+        if change is None:
+            return {"changed": False, "result": kind.report(args, seen)}
+        out: Dict[str, Any] = {"changed": True, "diff": change.diff if request.get("diff") else None, "note": change.msg}
+        if check and not kind.pure:
+            out.update(
+                pending=True,
+                opaque=kind.opaque,
+                writes=change.writes,
+                needs=change.needs,
+                unmet=change.unmet,
+                result=kind.report(args, seen),
+            )
+            return out
+        if not kind.pure:
+            self.link.send({"m": "begin"})
+            self._wait("go")
+        result = kind.apply(args, seen, change, node)
+        out["result"] = result
+        if kind.pure:
+            # A kind that only looks never changes anything, whatever `decide` said to get it run.
+            out["changed"] = bool(result.pop("changed", False))
+        elif "changed" in result:
+            out["changed"] = bool(result.pop("changed"))
+        if result.pop("failed", False):
+            out["failed"] = True
+            out["msg"] = result.get("msg", "")
+        return out
+
+    def _output(self, stream: str, text: str) -> None:
+        self.link.send({"m": "output", "stream": stream, "text": text})
+
+    def _blob(self, sha: str) -> str:
+        self.link.send({"m": "blob", "sha": sha})
+        answer = self._wait("blob")
+        if answer.get("error"):
+            raise Fail("the content did not arrive: %s" % answer["error"])
+        return str(answer["path"])
+
+    def _ask(self, what: str, data: Any) -> Any:
+        self.link.send({"m": "ask", "what": what, "data": data})
+        answer = self._wait("ask")
+        if answer.get("error"):
+            raise Fail(str(answer["error"].get("what", answer["error"])))
+        return answer.get("value")
