@@ -177,7 +177,7 @@ def main():
         sys.exit(93)
     sys.dont_write_bytecode = True
     sys.path.insert(0, root)
-    from opsctl_agent.main import main as run
+    from opsctl_agent.main import run
 
     run(early, state_dir(), agent_hash, root)
 

@@ -57,10 +57,7 @@ class Relay:
                     if not self.out:
                         self.out += wire.pack({"t": "beat"})
                     beat_at = time.monotonic() + BEAT
-            deadline = time.monotonic() + 2
-            while self.out and time.monotonic() < deadline:
-                if select.select([], [1], [], 0.2)[1]:
-                    self._flush()
+            self._drain(time.monotonic() + 2)
             return 0
         except (BrokenPipeError, ConnectionError):
             return 0
@@ -72,6 +69,19 @@ class Relay:
 
             self._fatal("the agent failed on the node", "%s: %s" % (type(exc).__name__, exc), traceback.format_exc())
             return 93
+
+    def _drain(self, deadline: float) -> None:
+        """Hand on what was taken before the end: the last acknowledgement must reach the supervisor."""
+        while time.monotonic() < deadline:
+            to_supervisor = [self.supervisor.sock] if self.supervisor is not None and self.to_supervisor else []
+            to_channel = [1] if self.out else []
+            if not to_supervisor and not to_channel:
+                return
+            _, writable, _ = select.select([], [*to_supervisor, *to_channel], [], 0.2)
+            if 1 in writable:
+                self._flush()
+            if any(sock in writable for sock in to_supervisor):
+                self._forward()
 
     def _fatal(self, what: str, cause: str, trace: str = "") -> None:
         self.out += wire.pack({"t": "fatal", "error": {"what": what, "cause": cause, "trace": trace}})
@@ -102,12 +112,7 @@ class Relay:
                     self.open = False
                 self._take(data)
         if self.supervisor is not None and self.supervisor.sock in writable:
-            try:
-                del self.to_supervisor[: self.supervisor.sock.send(self.to_supervisor[: 1 << 18])]
-            except BlockingIOError:
-                pass
-            except OSError:
-                self.to_supervisor.clear()
+            self._forward()
         if 1 in writable or self.out:
             self._flush()
 
@@ -116,6 +121,15 @@ class Relay:
             del self.out[: os.write(1, bytes(self.out[: 1 << 18]))]
         except BlockingIOError:
             pass
+
+    def _forward(self) -> None:
+        assert self.supervisor is not None
+        try:
+            del self.to_supervisor[: self.supervisor.sock.send(self.to_supervisor[: 1 << 18])]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.to_supervisor.clear()
 
     def _from(self, source: Source) -> None:
         try:
