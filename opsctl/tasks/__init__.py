@@ -20,6 +20,7 @@ FAMILIES: dict[str, str] = {
     "copy": "files",
     "template": "files",
     "stat": "files",
+    "lineinfile": "lines",
     "assert": "control",
     "debug": "control",
     "fail": "control",

@@ -122,9 +122,9 @@ class Kind:
             public = field.alias or name
             out[public] = public
             extra = field.json_schema_extra
-            if isinstance(extra, dict):
-                for alias in extra.get("aliases", ()):
-                    out[str(alias)] = public
+            aliases = extra.get("aliases") if isinstance(extra, dict) else None
+            if isinstance(aliases, list):
+                out.update({str(alias): public for alias in aliases})
         return out
 
     @cached_property
@@ -192,7 +192,7 @@ class Kind:
             if name not in known:
                 if field.is_required():
                     problems.append(Problem(None, f"{self.name} needs `{name}`"))
-                elif (default := field.get_default(call_default_factory=True)) is not None:  # type: ignore[call-arg]
+                elif (default := field.default) is not None:
                     out[name] = default
                 continue
             try:

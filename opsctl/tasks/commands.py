@@ -23,7 +23,10 @@ class _Run(Args):
 class CommandArgs(_Run):
     """A program with arguments, run without a shell: no pipes, redirections or `&&`."""
 
-    unsupported: ClassVar[Mapping[str, str]] = {"warn": "remove it: Ansible has removed it too", "_uses_shell": "use the `shell` task"}
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "warn": "remove it: Ansible has removed it too",
+        "executable": "name the program in the command, or use the `shell` task",
+    }
 
     cmd: Str | None = arg("The command line; split into words as a shell would, but run without one.", None)
     argv: Annotated[list[Str], Word("list")] | None = arg("The command as a list; nothing is split.", None)

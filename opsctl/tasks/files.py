@@ -28,7 +28,7 @@ class _Owned(Args):
     unsupported: ClassVar[Mapping[str, str]] = _UNSUPPORTED
 
     mode: Mode | None = arg(
-        "Permissions: `0644`, `\"0644\"` or `u=rw,go=r`. A new file without it gets what the umask gives.", None
+        'Permissions: `0644`, `"0644"` or `u=rw,go=r`. A new file without it gets what the umask gives.', None
     )
     owner: Str | None = arg("Owner, by name or number.", None)
     group: Str | None = arg("Group, by name or number.", None)

@@ -1,0 +1,91 @@
+"""`assert`, `debug`, `fail`, `set_fact`, `ping`, `setup`: nothing changes on the node."""
+
+from typing import TYPE_CHECKING, Any, Dict, Optional
+
+from . import Change, Fail, Kind
+
+if TYPE_CHECKING:
+    from ..node import Node
+
+Args = Dict[str, Any]
+
+
+class _Pure(Kind):
+    pure = True
+
+    def decide(self, args: Args, seen: Dict[str, Any]) -> Optional[Change]:
+        return None
+
+
+class Assert(_Pure):
+    """`that` holds booleans by now, `that_text` the expressions that gave them."""
+
+    def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
+        that = args["that"] if isinstance(args["that"], list) else [args["that"]]
+        texts = args.get("that_text", args["that"])
+        if not isinstance(texts, list):
+            texts = [texts]
+        for value, text in zip(that, texts):
+            if not isinstance(value, bool):
+                raise Fail(
+                    "assert: `%s` gives %r, not true or false" % (text, value),
+                    hint="compare it with something, or convert it with `| bool`", assertion=text, evaluated_to=value,
+                )  # fmt: skip
+            if not value:
+                raise Fail(args.get("fail_msg") or "Assertion failed: %s" % text, assertion=text, evaluated_to=False)
+        return {}
+
+    def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
+        return {"msg": args.get("success_msg") or "All assertions passed"}
+
+
+class Debug(_Pure):
+    """Shows `msg`, or the value of `var` under the text of its expression."""
+
+    def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
+        if "var" in args:
+            return {str(args.get("var_text", "var")): args["var"]}
+        return {"msg": args.get("msg", "Hello world!")}
+
+
+class FailTask(_Pure):
+    """Fails."""
+
+    def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
+        raise Fail(args["msg"])
+
+
+class SetFact(_Pure):
+    """The arguments become variables of the host."""
+
+    def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
+        return {"ansible_facts": {name: value for name, value in args.items() if name != "cacheable"}}
+
+
+class Ping(_Pure):
+    """Sends back what it got."""
+
+    def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
+        return {"ping": args["data"]}
+
+
+class Setup(_Pure):
+    """The facts, gathered now."""
+
+    def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
+        from .. import facts
+
+        found = facts.gather(None)
+        patterns = args.get("filter")
+        if patterns:
+            import fnmatch
+
+            found = {
+                name: value
+                for name, value in found.items()
+                if any(fnmatch.fnmatch(name, one) or fnmatch.fnmatch("ansible_" + name, one) for one in patterns)
+            }
+        return {"facts": found}
+
+    def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
+        return {"ansible_facts": seen["facts"]}

@@ -1,0 +1,80 @@
+"""The node as a task kind sees it: run commands, report progress, staged content, questions to the controller."""
+
+import os
+from typing import Any, Callable, Dict, List, Optional, Union
+
+from . import process
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+def _no_blob(sha: str) -> str:
+    raise KeyError(sha)
+
+
+class Node:
+    """The services of the node for one task.
+
+    ``check`` and ``diff`` are the task's; ``env`` is its environment (given to every command, as data);
+    ``state_dir`` is this user's directory for opsctl's own files. ``output(stream, text)`` and ``progress(text)`` are
+    for people and may be lost; ``blob(sha256)`` gives the path of staged content; ``ask(what, data)`` waits for the
+    controller's answer. ``deadline`` is the time (`time.monotonic`) at which the task's `timeout` ends.
+    """
+
+    def __init__(
+        self,
+        *,
+        check: bool = False,
+        diff: bool = False,
+        env: Optional[Dict[str, str]] = None,
+        state_dir: str = "",
+        output: Callable[[str, str], None] = _nothing,
+        progress: Callable[[str], None] = _nothing,
+        blob: Callable[[str], str] = _no_blob,
+        ask: Callable[[str, Any], Any] = _nothing,
+        deadline: Optional[float] = None
+    ) -> None:
+        self.check = check
+        self.diff = diff
+        self.env = dict(env or {})
+        self.state_dir = state_dir
+        self.output = output
+        self.progress = progress
+        self.blob = blob
+        self.ask = ask
+        self.deadline = deadline
+
+    def run(
+        self,
+        command: Union[str, List[str]],
+        *,
+        shell: bool = False,
+        stdin: Union[str, bytes, None] = None,
+        cwd: Optional[str] = None,
+        env: Optional[Dict[str, str]] = None,
+        timeout: Optional[float] = None,
+        executable: Optional[str] = None,
+        live: bool = False
+    ) -> "process.Completed":
+        """Run a program (a list) or, with ``shell``, a command line. See `process.run`.
+
+        ``env`` lies over the task's own; ``live`` streams the output to `Node.output`. Raises `Fail` when it
+        cannot be started.
+        """
+        merged = dict(os.environ)
+        merged.update({name: str(value) for name, value in self.env.items()})
+        merged.update(env or {})
+        return process.run(
+            command,
+            shell=shell,
+            stdin=stdin,
+            cwd=cwd,
+            env=merged,
+            timeout=timeout,
+            deadline=self.deadline,
+            executable=executable,
+            output=self.output if live else None,
+            spill_dir=os.path.join(self.state_dir, "output") if self.state_dir else None,
+        )
