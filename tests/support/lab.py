@@ -43,7 +43,7 @@ COMMAND = 120.0
 ADMIN, CLERK, GUEST = "admin", "clerk", "guest"
 CLERK_PASSWORD = "correct horse"
 
-_NETWORK = ipaddress.ip_network("198.18.0.0/15")
+_NETWORK = ipaddress.IPv4Network("198.18.0.0/15")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SETUP = f"""
 set -e
@@ -442,12 +442,14 @@ class Lab:
             for link in json.loads(_run(["ip", "-json", "-4", "address"]).stdout)
             for address in link.get("addr_info", ())
         }
-        nets = list(ipaddress.ip_network(_NETWORK).subnets(new_prefix=24))
+        nets = list(_NETWORK.subnets(new_prefix=24))
         start = os.getpid() % len(nets)
-        for net in nets[start:] + nets[:start]:
-            if not any(ipaddress.ip_address(address) in net for address in used):
-                break
-        self._addresses = iter(net.hosts())  # type: ignore[assignment]
+        free = (
+            net
+            for net in nets[start:] + nets[:start]
+            if not any(ipaddress.IPv4Address(address) in net for address in used)
+        )
+        self._addresses = next(free).hosts()
         _run(["ip", "link", "add", self.bridge, "type", "bridge"])
         _run(["ip", "address", "add", f"{next(self._addresses)}/24", "dev", self.bridge])
         _run(["ip", "link", "set", self.bridge, "up"])

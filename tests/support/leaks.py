@@ -1,0 +1,56 @@
+"""Nothing may outlive a test: processes on its node, and files in the node's state that no later run wants."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+#: In the environment of every process that a test node's sshd starts; its value is the node's own.
+MARKER = "OPSCTL_TEST_NODE"
+
+#: Seconds that an agent has to end after its connection closed.
+GRACE = 15.0
+
+#: What the agent keeps between runs, by the first part of the path below its state directory.
+KEPT = ("agents", "jinja", "lib", "format", "python")
+
+
+def processes(marker: str) -> dict[int, str]:
+    """Pid -> command line of every process that carries ``marker`` and is not a zombie."""
+    needle = f"{MARKER}={marker}\0".encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError, IndexError):
+                environ = (entry / "environ").read_bytes() + b"\0"
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                if needle in environ and state != "Z":
+                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                    found[int(entry.name)] = command.decode(errors="replace").strip()
+    return found
+
+
+def wait_gone(marker: str, grace: float = GRACE) -> dict[int, str]:
+    """The processes of ``marker`` that are still there after ``grace`` seconds (empty: all ended)."""
+    end = time.monotonic() + grace
+    while True:
+        left = processes(marker)
+        if not left or time.monotonic() > end:
+            return left
+        time.sleep(0.05)
+
+
+def strays(state: Path) -> list[str]:
+    """Files and directories in a node's state directory that are neither cache nor meant to stay."""
+    if not state.is_dir():
+        return []
+    found = []
+    for top in sorted(state.iterdir()):
+        inside = [str(path.relative_to(state)) for path in sorted(top.rglob("*"))] if top.is_dir() else [top.name]
+        if top.name in KEPT:
+            found += [name for name in inside if "/.new-" in name or name.endswith((".old", ".tmp", ".again"))]
+        else:
+            found += [name for name in inside if not (state / name).is_dir() or name.count("/") == 1]
+    return found
