@@ -181,6 +181,11 @@ def last_unfinished(root: Path | None = None) -> RunRecord | None:
     return next((record for record in runs(root) if record.info.finished is None and not record.info.check), None)
 
 
+def names(root: Path | None = None) -> list[str]:
+    """The ids of all runs, readable or not, the newest first."""
+    return _names(_runs_dir(root))
+
+
 def clean(keep: int, root: Path | None = None) -> list[str]:
     """Remove all runs but the newest ``keep``; unfinished ones whose process lives stay. Gives their ids."""
     return _prune(_runs_dir(root), keep=keep)

@@ -1,0 +1,16 @@
+"""The command line: one file a verb, options and exit codes, no logic.
+
+`main` is the entry point. Nothing heavy is imported here: `opsctl --help` must be instant.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; gives the exit status (contracts 7). Never raises, but `SystemExit` on completion."""
+    from ._main import run
+
+    return run(list(sys.argv[1:] if argv is None else argv))

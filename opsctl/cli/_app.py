@@ -1,0 +1,349 @@
+"""What the verbs call: options in, the application's functions, results out. The only glue.
+
+Everything is imported where it is used, so that a verb pays only for what it needs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputUnreadable, Interrupted, OpsError, UsageError
+from ._options import Common
+
+if TYPE_CHECKING:
+    from ..events import Bus, Event, Sink
+    from ..executor import DeployOptions
+    from ..model import Inventory, Play, Playbook
+    from ..secrets import Secret
+    from ..ui import Renderer
+
+PLAYBOOK_SUFFIXES = (".yml", ".yaml")
+
+
+@dataclass(frozen=True)
+class DeployFlags:
+    """The options that only `deploy` and `plan` have."""
+
+    check: bool = False
+    diff: bool = False
+    tags: tuple[str, ...] = ()
+    skip_tags: tuple[str, ...] = ()
+    start_at: str | None = None
+
+
+# -- configuration
+
+
+def load_inventory(common: Common) -> Inventory:
+    """The inventory that the options, the environment or the directory name."""
+    from ..config.inventory import default_sources, load_inventory
+
+    return load_inventory(list(common.inventory) or default_sources())
+
+
+def load_playbook(path: str, common: Common) -> Playbook:
+    """The playbook at ``path``. `UsageError` with the playbooks that there are when it is missing."""
+    if not os.path.exists(path):
+        known = playbooks()
+        hint = "there are: " + ", ".join(f"`{name}`" for name in known[:8]) if known else "`opsctl init` starts a project"
+        raise UsageError(f"there is no playbook `{path}`", hint=hint)
+    from ..config.playbook import load_playbook
+
+    return load_playbook(path, extra=extra_vars(common))
+
+
+def extra_vars(common: Common) -> dict[str, Any]:
+    """The variables of ``-e``."""
+    if not common.extra:
+        return {}
+    from ..config.vars import parse_extra
+
+    return parse_extra(common.extra)
+
+
+def select(inventory: Inventory, pattern: Any, limit: Sequence[str] = ()) -> list[str]:
+    """The names of the hosts that ``pattern`` and ``limit`` leave, in the inventory's order."""
+    from ..config.patterns import select
+
+    names = select(inventory, pattern)
+    for one in limit:
+        allowed = set(select(inventory, one))
+        names = [name for name in names if name in allowed]
+    return list(names)
+
+
+def some_hosts(inventory: Inventory, patterns: Iterable[str], limit: Sequence[str] = ()) -> list[str]:
+    """Like `select` for patterns of the command line: no host at all is a `UsageError`."""
+    wanted = list(patterns) or ["all"]
+    names = [name for pattern in wanted for name in select(inventory, pattern, limit)]
+    if not names:
+        known = ", ".join(list(inventory.hosts)[:8]) or "none"
+        raise UsageError(f"no host matches `{' '.join(wanted)}`", hint=f"hosts of the inventory: {known}")
+    return list(dict.fromkeys(names))
+
+
+def playbooks() -> list[str]:
+    """The playbooks of this project, for suggestions and completion."""
+    found = []
+    for folder in ("playbooks", "."):
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            continue
+        found += [os.path.normpath(os.path.join(folder, n)) for n in names if n.endswith(PLAYBOOK_SUFFIXES)]
+    return found
+
+
+def passwords(common: Common) -> tuple[Secret | None, Secret | None]:
+    """The SSH and the sudo password, asked for or read, each before anything connects."""
+    from ..secrets import Secret
+
+    login = become = None
+    if common.ask_password:
+        login = Secret(_ask("SSH password: "))
+    if common.become_password_file is not None:
+        try:
+            with open(common.become_password_file, encoding="utf-8") as file:
+                become = Secret(file.readline().rstrip("\r\n"))
+        except (OSError, UnicodeDecodeError) as exc:
+            cause = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
+            raise InputUnreadable(
+                f"the password file `{common.become_password_file}` cannot be read", cause=cause
+            ) from None
+        if not become:
+            raise UsageError(f"the password file `{common.become_password_file}` has an empty first line")
+    elif common.ask_become:
+        become = Secret(_ask("sudo password: "))
+    return login, become
+
+
+def _ask(prompt: str) -> str:
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"a terminal is needed to ask for the {prompt.rstrip(': ')}",
+            hint="use keys, `--become-password-file`, or `ansible_password: !secret env:NAME` in the inventory",
+        )
+    from getpass import getpass
+
+    return getpass(prompt)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on a terminal; without one, ``--yes`` must have been given."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"{question} Nobody can be asked here", hint="give `--yes` to go on without asking")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageError("not confirmed, so nothing was done")
+
+
+# -- runs
+
+
+def deploy_options(common: Common, flags: DeployFlags) -> DeployOptions:
+    """The executor's options."""
+    from ..executor import DeployOptions
+
+    login, become = passwords(common)
+    return DeployOptions(
+        check=flags.check,
+        diff=flags.diff,
+        verbose=max(0, common.verbosity),
+        limit=common.limit,
+        tags=_words(flags.tags),
+        skip_tags=_words(flags.skip_tags),
+        start_at=flags.start_at,
+        extra=extra_vars(common),
+        forks=common.forks,
+        host_key=common.host_key,
+        remote_user=common.user,
+        connect_password=login,
+        become_password=become,
+        reconnect=common.reconnect,
+    )
+
+
+def deploy(playbook: Playbook, inventory: Inventory, options: DeployOptions, common: Common) -> int:
+    """One run with its journal and renderers; gives the exit code. Errors before its start are raised."""
+    from .. import executor
+    from ..events import Bus
+    from ..journal import Journal, RunInfo, new_run_id
+    from ..secrets import Masker
+    from ..ui import renderers
+
+    run = new_run_id()
+    masker = Masker(secret for secret in (options.connect_password, options.become_password) if secret)
+    masker.add_environment(os.environ)
+    outlets = _Outlets(common, diff=options.diff)
+    bus = Bus(run, processors=(masker,), on_sink_error=outlets.broken)
+    outlets.bus = bus
+    journal = Journal.start(
+        RunInfo(
+            run=run,
+            playbook=playbook.path,
+            started=time.time(),
+            inventory=list(inventory.sources),
+            options=_for_journal(options),
+            check=options.check,
+            hosts=list(inventory.hosts),
+        )
+    )
+    outlets.sinks = renderers(
+        out=sys.stdout,
+        err=sys.stderr,
+        json=common.json,
+        check=options.check,
+        diff=options.diff,
+        verbosity=common.verbosity,
+        progress=common.progress,
+    )
+    watch = _Watch()
+    for sink in (watch, journal, *outlets.sinks):
+        bus.subscribe(sink)
+    code = 1
+    try:
+        code = executor.deploy(playbook, inventory, options, bus).exit
+    except (OpsError, KeyboardInterrupt, Exception) as exc:
+        err = _as_error(exc)
+        code = err.exit_code
+        if not watch.started:
+            raise err from exc
+        if not watch.finished:
+            bus.emit("run_finished", **watch.end(err))
+    finally:
+        outlets.close()
+        journal.finish(code)
+    return code
+
+
+@dataclass
+class _Outlets:
+    """The renderers of a run, and what happens when one breaks."""
+
+    common: Common
+    diff: bool
+    sinks: list[Renderer] = field(default_factory=list)
+    bus: Bus | None = None
+
+    def broken(self, sink: Sink, exc: BaseException) -> None:
+        """The bus dropped ``sink``. The run goes on; people see plain lines, programs what they can."""
+        from ..journal import Journal
+
+        if isinstance(sink, Journal):
+            message = f"the journal of this run cannot be written any more, so it cannot be resumed: {exc}"
+        elif isinstance(exc, BrokenPipeError):
+            return  # the reader has had enough
+        else:
+            message = f"the display failed ({type(exc).__name__}: {exc}); the run goes on"
+            self._replace(sink)
+        if self.bus is not None:
+            self.bus.emit("warning", message=message)
+
+    def _replace(self, sink: Sink) -> None:
+        from ..ui import plain
+        from ..ui.lines import Lines
+
+        _quietly_close(sink)
+        if self.bus is not None and not self.common.json and not isinstance(sink, Lines):
+            fresh = plain(sys.stderr, diff=self.diff, verbosity=self.common.verbosity)
+            self.sinks.append(fresh)
+            self.bus.subscribe(fresh)
+
+    def close(self) -> None:
+        for sink in self.sinks:
+            _quietly_close(sink)
+
+
+def _quietly_close(sink: Any) -> None:
+    try:
+        sink.close()
+    except Exception:
+        return  # it is broken: that is why it is closed
+
+
+class _Watch:
+    """Knows how far a run is, so that it always ends with `run_finished`."""
+
+    def __init__(self) -> None:
+        from ..ui.state import RunState
+
+        self.state = RunState()
+
+    def __call__(self, event: Event) -> None:
+        self.state.apply(event)
+
+    @property
+    def started(self) -> bool:
+        return bool(self.state.run)
+
+    @property
+    def finished(self) -> bool:
+        return self.state.finished is not None
+
+    def end(self, err: OpsError) -> dict[str, Any]:
+        hosts = {name: dict(host.counts) for name, host in self.state.hosts.items()}
+        took = round(time.time() - self.state.started, 3)
+        return {"ok": False, "exit": err.exit_code, "error": err.as_dict(), "hosts": hosts, "duration_s": took}
+
+
+def _as_error(exc: BaseException) -> OpsError:
+    if isinstance(exc, OpsError):
+        return exc
+    if isinstance(exc, KeyboardInterrupt):
+        return Interrupted("interrupted", hint="`opsctl history` lists the run")
+    from ._main import unexpected
+
+    return unexpected(exc)
+
+
+def _for_journal(options: DeployOptions) -> dict[str, Any]:
+    """The options without secrets; of ``-e`` only the names, since values may be secret."""
+    return {
+        "limit": list(options.limit),
+        "tags": sorted(options.tags),
+        "skip_tags": sorted(options.skip_tags),
+        "start_at": options.start_at,
+        "extra": sorted(options.extra),
+        "forks": options.forks,
+        "host_key": options.host_key,
+        "remote_user": options.remote_user,
+        "reconnect": options.reconnect,
+    }
+
+
+def _words(values: Iterable[str]) -> frozenset[str]:
+    return frozenset(word.strip() for value in values for word in value.split(",") if word.strip())
+
+
+# -- lists
+
+
+def play_hosts(play: Play, inventory: Inventory, common: Common) -> list[str]:
+    """The hosts of a play after ``--limit``."""
+    return select(inventory, play.hosts, common.limit)
+
+
+def data(value: Mapping[str, Any] | Sequence[Any]) -> None:
+    """One JSON document on stdout."""
+    from ..ui.json import dumps
+
+    sys.stdout.write(dumps(value, indent=2) + "\n")
+
+
+def schema(what: str) -> dict[str, Any]:
+    """The JSON Schema of ``playbook``, ``inventory`` or ``events``."""
+    if what == "events":
+        from ..schema_events import schema
+
+        return schema()
+    from ..config import schema as config_schema
+
+    return config_schema.playbook() if what == "playbook" else config_schema.inventory()

@@ -1,0 +1,88 @@
+"""`opsctl deploy PLAYBOOK`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from ..errors import UsageError
+from ._options import Common, common
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _complete_playbooks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    from click.shell_completion import CompletionItem
+
+    from ._app import playbooks
+
+    found = [CompletionItem(name) for name in playbooks() if name.startswith(incomplete)]
+    return found or [CompletionItem(incomplete, type="file")]
+
+
+def deploy_options(function: F) -> F:
+    """The playbook and the options that choose tasks."""
+    for option in (
+        click.option("--list-tags", is_flag=True, help="Only list the tags."),
+        click.option("--list-tasks", is_flag=True, help="Only list the tasks."),
+        click.option("--list-hosts", is_flag=True, help="Only list the hosts of each play."),
+        click.option("--start-at", metavar="TASK", help="Begin at the task with this name."),
+        click.option("--skip-tags", multiple=True, metavar="TAGS", help="Not the tasks with one of these tags."),
+        click.option("-t", "--tags", multiple=True, metavar="TAGS", help="Only tasks with one of these tags."),
+        click.argument("playbook", shell_complete=_complete_playbooks),
+    ):
+        function = option(function)
+    return function
+
+
+@click.command("deploy", short_help="Make a playbook true on the hosts")
+@deploy_options
+@click.option("-C", "--check", is_flag=True, help="Change nothing; show the plan. Exit 8 if there are changes.")
+@click.option("-D", "--diff", is_flag=True, help="Show what changes in files.")
+@click.option("--confirm", is_flag=True, help="Show the plan and ask before anything changes.")
+@common()
+def command(shared: Common, playbook: str, check: bool, diff: bool, confirm: bool, **chosen: Any) -> int:
+    """Make PLAYBOOK true on the hosts of the inventory.
+
+    Tasks that are true already change nothing. Each host works through a play on its own; the link may
+    drop meanwhile.
+    """
+    return run(shared, playbook, check=check, diff=diff, confirm=confirm, **chosen)
+
+
+def run(
+    shared: Common,
+    path: str,
+    *,
+    check: bool,
+    diff: bool,
+    confirm: bool = False,
+    tags: tuple[str, ...] = (),
+    skip_tags: tuple[str, ...] = (),
+    start_at: str | None = None,
+    list_hosts: bool = False,
+    list_tasks: bool = False,
+    list_tags: bool = False,
+) -> int:
+    """What `deploy` and `plan` do."""
+    from dataclasses import replace
+
+    from . import _app, _lists
+
+    playbook = _app.load_playbook(path, shared)
+    inventory = _app.load_inventory(shared)
+    if list_hosts or list_tasks or list_tags:
+        _lists.show(playbook, inventory, shared, hosts=list_hosts, tasks=list_tasks, tags=list_tags)
+        return 0
+    flags = _app.DeployFlags(check=check, diff=diff, tags=tags, skip_tags=skip_tags, start_at=start_at)
+    options = _app.deploy_options(shared, flags)
+    if confirm and not check:
+        if shared.json:
+            raise UsageError("`--confirm` asks a person, `--json` is for programs", hint="run `--check --json` first")
+        code = _app.deploy(playbook, inventory, replace(options, check=True), shared)
+        if code != 8:
+            return code
+        _app.confirm("Make these changes?", yes=False)
+    return _app.deploy(playbook, inventory, options, shared)

@@ -1,0 +1,125 @@
+"""`opsctl inventory [HOST]`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import UsageError
+from ._options import Common, common, complete_hosts
+
+if TYPE_CHECKING:
+    from ..model import Inventory
+
+
+@click.command("inventory", short_help="Show hosts, groups and where variables come from")
+@click.argument("pattern", metavar="[HOST]", required=False, shell_complete=complete_hosts)
+@click.option("--explain", metavar="VAR", help="Where this variable of HOST comes from, and what it wins over.")
+@click.option("--graph", is_flag=True, help="The groups as a tree.")
+@common(connect=False)
+def command(shared: Common, pattern: str | None, explain: str | None, graph: bool) -> int:
+    """Show the hosts of the inventory, or the variables of HOST (a host, group or pattern)."""
+    from . import _app
+
+    inventory = _app.load_inventory(shared)
+    if explain is not None:
+        if pattern is None:
+            raise UsageError("`--explain` needs a host", hint=f"opsctl inventory HOST --explain {explain}")
+        names = _app.some_hosts(inventory, [pattern], shared.limit)
+        _app.explain(inventory, names, explain, shared)
+        return 0
+    names = _app.some_hosts(inventory, [pattern] if pattern else [], shared.limit)
+    if shared.json:
+        _app.data(_document(inventory, names))
+    elif graph:
+        sys.stdout.write("\n".join(_tree(inventory, set(names))) + "\n")
+    elif pattern is None:
+        from ..ui.table import table
+
+        rows = [(name, _address(inventory, name), ", ".join(_groups(inventory, name))) for name in names]
+        sys.stdout.write(table(("HOST", "ADDRESS", "GROUPS"), rows))
+    else:
+        for name in names:
+            sys.stdout.write("\n".join(_variables(inventory, name)) + "\n")
+    return 0
+
+
+def _groups(inventory: Inventory, name: str) -> list[str]:
+    return [group for group in inventory.hosts[name].groups if group not in ("all", "ungrouped")]
+
+
+def _address(inventory: Inventory, name: str) -> str:
+    values = inventory.hosts[name].vars
+    if values.get("ansible_connection") == "local":
+        return "local"
+    user, host, port = values.get("ansible_user"), values.get("ansible_host", name), values.get("ansible_port")
+    return f"{user}@{host}" * bool(user) + str(host) * (not user) + (f":{port}" if port else "")
+
+
+def _variables(inventory: Inventory, name: str) -> Iterator[str]:
+    from ..ui.text import clean
+
+    host = inventory.hosts[name]
+    groups = ", ".join(_groups(inventory, name))
+    yield clean(name) + (f"   groups: {clean(groups)}" if groups else "")
+    for key, value in sorted(host.vars.items(), key=lambda item: str(item[0])):
+        yield clean(f"  {key} = {json.dumps(_shown(key, value), ensure_ascii=False, default=str)}")
+
+
+def _document(inventory: Inventory, names: list[str]) -> Mapping[str, Any]:
+    wanted = set(names)
+    hosts = {
+        name: {"groups": list(host.groups), "vars": {k: _shown(k, v) for k, v in host.vars.items()}}
+        for name, host in inventory.hosts.items()
+        if name in wanted
+    }
+    groups = {
+        name: {"hosts": [h for h in group.hosts if h in wanted], "children": list(group.children)}
+        for name, group in inventory.groups.items()
+    }
+    return {"hosts": hosts, "groups": groups, "sources": list(inventory.sources)}
+
+
+def _shown(key: Any, value: Any) -> Any:
+    """A value without secrets: those that are referred to, and those that a name gives away."""
+    from ..secrets import MASK, is_secret_name
+
+    ref = getattr(value, "ref", None)
+    if isinstance(ref, str):
+        return f"!secret {ref}"
+    if is_secret_name(str(key)) and isinstance(value, str):
+        return MASK
+    if isinstance(value, Mapping):
+        return {name: _shown(name, one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_shown("", one) for one in value]
+    return value
+
+
+def _tree(inventory: Inventory, wanted: set[str]) -> Iterator[str]:
+    from ..ui.text import clean
+
+    def below(name: str, depth: int, above: tuple[str, ...]) -> Iterator[str]:
+        yield "  " * depth + f"@{clean(name)}"
+        group = inventory.groups.get(name)
+        if group is None or name in above:
+            return
+        for child in group.children:
+            yield from below(child, depth + 1, (*above, name))
+        for host in group.hosts:
+            if host in wanted:
+                yield "  " * (depth + 1) + clean(host)
+
+    yield "@all"
+    children = {child for group in inventory.groups.values() if group.name != "all" for child in group.children}
+    for name in inventory.groups:
+        if name not in children and name != "all":
+            yield from below(name, 1, ("all",))
+    grouped = {host for group in inventory.groups.values() if group.name != "all" for host in group.hosts}
+    for host in inventory.hosts:
+        if host in wanted and host not in grouped:
+            yield f"  {clean(host)}"
