@@ -62,6 +62,6 @@ def test_a_node_can_lose_power_and_network(lab: Lab) -> None:
 def test_nothing_remains(tmp_path: Path) -> None:
     """When a lab ends, its processes, links, mounts and control groups are gone."""
     with Lab(tmp_path / "second") as second:
-        second.tag, kept = second.tag, second.tag
-        assert second.remains() == [f"{kept}br"]
+        assert second.remains() == [second.bridge]
+        second.node("short-lived")
     assert second.remains() == []

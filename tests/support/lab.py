@@ -19,12 +19,14 @@ import contextlib
 import fcntl
 import hashlib
 import ipaddress
+import itertools
 import json
 import os
 import pwd
 import shutil
 import signal
 import socket
+import string
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -410,10 +412,13 @@ class LabNode:
 class Lab:
     """A bridge with nodes on it; ``key`` logs in to all of them as root, `ADMIN`, `CLERK` and `GUEST`."""
 
+    #: Labs of one process differ by a letter in the names of links, which have 15 characters at most.
+    _letters = itertools.cycle(string.ascii_lowercase.replace("b", ""))
+
     def __init__(self, directory: Path) -> None:
         self.directory = Path(directory)
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.tag = f"ol{os.getpid() % 100000:x}n"
+        self.tag = f"ol{os.getpid():x}{next(self._letters)}"
         self.bridge = f"{self.tag}br"
         self.nodes: list[LabNode] = []
         self.key = make_key(self.directory / "id_ed25519", comment="lab")
