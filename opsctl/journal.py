@@ -125,7 +125,7 @@ class Journal:
                 cause=exc.strerror or str(exc),
                 hint="free some space there, or set OPSCTL_STATE_DIR to a directory that you can write",
             ) from None
-        journal = cls(info, path, open(handle, "w", encoding="utf-8", errors="surrogatepass"))
+        journal = cls(info, path, os.fdopen(handle, "w", encoding="ascii"))
         _prune(directory, keep=KEEP)
         return journal
 

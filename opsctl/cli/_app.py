@@ -39,22 +39,22 @@ class DeployFlags:
 # -- configuration
 
 
-def load_inventory(common: Common) -> Inventory:
+def load_inventory(common: Common, playbook_dir: str | None = None) -> Inventory:
     """The inventory that the options, the environment or the directory name."""
     from ..config.inventory import default_sources, load_inventory
 
-    return load_inventory(list(common.inventory) or default_sources())
+    return load_inventory(default_sources(common.inventory, os.environ), playbook_dir=playbook_dir)
 
 
 def load_playbook(path: str, common: Common) -> Playbook:
     """The playbook at ``path``. `UsageError` with the playbooks that there are when it is missing."""
     if not os.path.exists(path):
         known = playbooks()
-        hint = "there are: " + ", ".join(f"`{name}`" for name in known[:8]) if known else "`opsctl init` starts a project"
+        hint = "there are: " + ", ".join(f"`{n}`" for n in known[:8]) if known else "`opsctl init` starts a project"
         raise UsageError(f"there is no playbook `{path}`", hint=hint)
     from ..config.playbook import load_playbook
 
-    return load_playbook(path, extra=extra_vars(common))
+    return load_playbook(path, static_vars=extra_vars(common))
 
 
 def extra_vars(common: Common) -> dict[str, Any]:
@@ -206,7 +206,9 @@ def deploy(playbook: Playbook, inventory: Inventory, options: DeployOptions, com
         progress=common.progress,
     )
     watch = _Watch()
-    for sink in (watch, journal, *outlets.sinks):
+    bus.subscribe(watch)
+    bus.subscribe(journal)
+    for sink in outlets.sinks:
         bus.subscribe(sink)
     code = 1
     try:

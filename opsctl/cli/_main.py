@@ -36,9 +36,9 @@ def run(argv: Sequence[str]) -> int:
         code = _own(argv, Interrupted.exit_code)
         report(Interrupted("interrupted"), as_json=_wants_json(argv))
     except Exception as exc:
-        err = unexpected(exc)
-        code = _own(argv, err.exit_code)
-        report(err, as_json=_wants_json(argv))
+        fault = unexpected(exc)
+        code = _own(argv, fault.exit_code)
+        report(fault, as_json=_wants_json(argv))
     return code
 
 
@@ -100,8 +100,9 @@ def unexpected(exc: BaseException) -> OpsError:
     path = state_dir() / "crashes" / f"{new_run_id()}.txt"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8", errors="replace") as f:
-            f.write(trace)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(handle, "w", encoding="utf-8", errors="replace") as file:
+            file.write(trace)
     except OSError as failed:
         last = traceback.extract_tb(exc.__traceback__)[-1]
         return OpsError(

@@ -13,19 +13,15 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Duration(click.ParamType):
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
     """Seconds, or a number with a unit: ``90``, ``90s``, ``10m``, ``1h``."""
-
-    name = "duration"
-    _units = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, (int, float)):
-            return float(value)
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value).strip())
-        if match is None:
-            self.fail(f"`{value}` is not a duration: write seconds, or 90s, 10m, 1h", param, ctx)
-        return float(match[1]) * self._units[match[2]]
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", value.strip())
+    if match is None:
+        raise click.BadParameter(f"`{value}` is not a duration: write seconds, or 90s, 10m, 1h", ctx, param)
+    return float(match[1]) * _UNITS[match[2]]
 
 
 @dataclass(frozen=True)
@@ -83,14 +79,15 @@ _CONNECTION = [
                  show_default=True, help="What to do with unknown host keys. A changed key always stops."),
     click.option("--forks", type=click.IntRange(min=1), default=32, show_default=True, metavar="N",
                  help="Hosts worked on at the same time."),
-    click.option("--reconnect", type=Duration(), default="10m", show_default=True, metavar="TIME",
+    click.option("--reconnect", callback=duration, default="10m", show_default=True, metavar="TIME",
                  help="How long to try again when a link is lost."),
 ]  # fmt: skip
 _OUTPUT = [
     click.option("-v", "--verbose", count=True, help="Also unchanged tasks and results; -vv live output."),
     click.option("-q", "--quiet", count=True, help="Only failures and the recap; -qq nothing."),
     click.option("--json", is_flag=True, help="JSON on stdout, one event or record a line."),
-    click.option("--no-progress", "progress", flag_value=False, default=True, help="Plain lines instead of a live table."),
+    click.option("--no-progress", "progress", flag_value=False, default=True,
+                 help="Plain lines instead of a live table."),
 ]  # fmt: skip
 _LIMIT = [
     click.option("-l", "--limit", multiple=True, metavar="PATTERN", shell_complete=complete_hosts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -72,7 +73,7 @@ def run(
     from . import _app, _lists
 
     playbook = _app.load_playbook(path, shared)
-    inventory = _app.load_inventory(shared)
+    inventory = _app.load_inventory(shared, playbook_dir=os.path.dirname(path))
     if list_hosts or list_tasks or list_tags:
         _lists.show(playbook, inventory, shared, hosts=list_hosts, tasks=list_tasks, tags=list_tags)
         return 0

@@ -25,7 +25,10 @@ def render_diff(diff: Mapping[str, Any], style: Style) -> Iterator[str]:
     if before == after:
         return
     old, new = _lines(before), _lines(after)
-    head = clean(diff.get("before_header") or "current"), clean(diff.get("after_header") or "planned")
+    head = (
+        clean(diff.get("before_header") or ("current" if before else "absent")),
+        clean(diff.get("after_header") or ("planned" if after else "absent")),
+    )
     if len(old) + len(new) > MOST_LINES:
         yield style.dim(f"--- {head[0]}  {len(old)} lines")
         yield style.dim(f"+++ {head[1]}  {len(new)} lines, too many to show")

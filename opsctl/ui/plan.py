@@ -11,7 +11,7 @@ from typing import TextIO
 from ..events import Event
 from .diff import diffs, render_diff, sign
 from .state import RunState, place, task_name
-from .tasks import detail, failure
+from .tasks import detail
 from .text import Style, clean, plural
 
 _WORDS = {"+": "to add", "~": "to change", "-": "to remove", "?": "unknown", "!": "failing", "=": "unchanged"}
@@ -85,13 +85,10 @@ class Plan:
             kind = symbol(event)
             if kind == "=" and not self._verbose:
                 continue
-            more = detail(event) or (place(event.get("task")) if kind == "~" else "")
+            more = _why(event) if kind == "!" else detail(event) or (place(event.get("task")) if kind == "~" else "")
             paint = {"+": style.green, "-": style.red, "!": style.red, "?": style.cyan, "~": style.yellow}
             head = paint.get(kind, style.dim)(kind)
             out.append(f"  {head} {_title(event):<{width}}  {style.dim(more)}".rstrip())
-            if kind == "!":
-                without_host = {**event, "host": "check"}
-                out += ["    " + line for line in failure(without_host, style, verbose=self._verbose)]
             if self._diff:
                 found = diffs(event.get("diff"))
                 for item in event.get("items") or ():
@@ -121,6 +118,12 @@ def symbol(event: Event) -> str:
     if outcome in ("changed", "rescued") or event.get("changed"):
         return _sign(event)
     return "="
+
+
+def _why(event: Event) -> str:
+    """Why a task would fail; the whole block was told when it was found."""
+    error = event.get("error") or {}
+    return f"{clean(error.get('what', 'failed'))}   {place(event.get('task'))}"
 
 
 def _sign(event: Event) -> str:

@@ -108,6 +108,8 @@ class RunState:
         outcome = str(event.get("outcome"))
         host.counts[outcome] = host.counts.get(outcome, 0) + 1
         host.now(task_name(event.get("task")), ts, outcome)
+        # Only a rescue or a forced handler brings a host back after a failure; then it is active again.
+        host.phase = "failed" if outcome == "failed" else "active"
         if outcome == "failed":
             host.failures.append(f"{task_name(event.get('task'))} ({place(event.get('task'))})")
 
@@ -120,7 +122,7 @@ class RunState:
         for name in self.play_hosts:
             host = self.host(name, ts)
             if host.active:
-                host.phase = "failed" if host.failures else "done"
+                host.phase = "done"
                 host.now(host.phase, ts)
 
     def _run_finished(self, event: Event, ts: float) -> None:
