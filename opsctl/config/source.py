@@ -23,7 +23,7 @@ class Text(str):
     #: True for ``!unsafe`` text, which is never evaluated as a template.
     unsafe: bool
 
-    def __new__(cls, value: str, span: Span, style: str = "", indent: int = 0, unsafe: bool = False) -> Text:  # noqa: PYI034
+    def __new__(cls, value: str, span: Span, style: str = "", indent: int = 0, unsafe: bool = False) -> Text:
         text = super().__new__(cls, value)
         text.span = span
         text.style = style

@@ -1,0 +1,265 @@
+"""Variables: which layers there are, in which order, and where a value came from.
+
+The order is Ansible's for what exists here (contracts 2), lowest first. Within one group or host, what the inventory
+file says comes first, then `group_vars/` or `host_vars/` beside the inventory, then beside the playbook.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import ConfigError, InputUnreadable, Span, UsageError
+from ..model import Host, Inventory, Play, Task
+from .draft import LoadedInventory
+from .inventory import load_vars_file
+from .patterns import LOCAL
+from .source import Map, SecretRef, Text, is_template, span_of, value_span
+from .yaml import load_yaml
+
+#: The names of the layers, lowest first; groups and hosts stand for one layer each group and source.
+ORDER = ("defaults", "group", "host", "facts", "play vars", "vars_files", "block vars", "task vars", "include_vars",
+         "set_fact and register", "-e", "magic")
+
+#: Variables that opsctl itself sets; nothing can override them.
+MAGIC: dict[str, str] = {
+    "inventory_hostname": "the host's name in the inventory",
+    "inventory_hostname_short": "the same up to the first dot",
+    "inventory_dir": "the directory of the inventory source that named the host",
+    "inventory_file": "that source",
+    "group_names": "the groups of the host, sorted, without `all`",
+    "groups": "all groups with the names of their hosts",
+    "hostvars": "the variables of every host",
+    "playbook_dir": "the directory of the playbook",
+    "play_hosts": "the hosts of this play that have not failed (`ansible_play_hosts` too)",
+    "ansible_play_hosts": "the same",
+    "ansible_play_hosts_all": "all hosts of this play",
+    "ansible_play_batch": "the hosts of this `serial` batch",
+    "ansible_play_name": "the name of this play",
+    "ansible_check_mode": "whether this is `--check`",
+    "ansible_diff_mode": "whether this is `--diff`",
+    "opsctl_version": "the version of opsctl",
+}
+
+
+class Layer(NamedTuple):
+    """Variables of one precedence; ``name`` is what `--explain` shows."""
+
+    name: str
+    vars: Mapping[str, Any]
+
+
+class Origin(NamedTuple):
+    """One place that gives a variable a value. The last of a list of them is the winner."""
+
+    layer: str
+    value: Any
+    span: Span | None
+
+
+def layers_for(
+    inventory: Inventory,
+    host: Host,
+    *,
+    facts: Mapping[str, Any] | None = None,
+    play: Play | None = None,
+    files: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    task: Task | None = None,
+    included: Mapping[str, Any] | None = None,
+    set_facts: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
+    magic: Mapping[str, Any] | None = None,
+) -> list[Layer]:
+    """The layers of variables that ``host`` sees, lowest first. ``files`` are the play's `vars_files`, loaded."""
+    out = [Layer("defaults", {"ansible_host": host.name})]
+    if isinstance(inventory, LoadedInventory) and host.name in inventory.hosts:
+        out += [Layer(layer.name, layer.vars) for layer in inventory.layers(host.name)]
+    else:
+        out.append(Layer(f"host `{host.name}`", host.vars))
+    if facts:
+        out.append(Layer("facts", facts))
+    if play is not None:
+        if play.vars:
+            out.append(Layer("play vars", play.vars))
+        out += [Layer(f"vars_files: {name}", values) for name, values in files]
+    if task is not None:
+        last = len(task.scopes) - 1
+        out += [Layer("task vars" if index == last else "block vars", scope) for index, scope in enumerate(task.scopes)]
+    for name, values in (("include_vars", included), ("set_fact and register", set_facts), ("-e", extra),
+                         ("magic", magic)):
+        if values:
+            out.append(Layer(name, values))
+    return out
+
+
+class SecretLayer(Mapping[str, Any]):
+    """A layer whose `!secret` values are fetched when they are asked for, once each, by ``reveal``."""
+
+    def __init__(self, vars: Mapping[str, Any], reveal: Callable[[SecretRef], str]) -> None:  # noqa: A002
+        self._vars = vars
+        self._reveal = reveal
+        self._known: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._known:
+            self._known[name] = self._open(self._vars[name])
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._vars)
+
+    def __len__(self) -> int:
+        return len(self._vars)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._vars
+
+    def _open(self, value: Any) -> Any:
+        if isinstance(value, SecretRef):
+            return self._reveal(value)
+        if isinstance(value, Mapping):
+            return {key: self._open(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._open(item) for item in value]
+        return value
+
+
+def origins(layers: Iterable[Layer], name: str) -> list[Origin]:
+    """Every layer that has the variable ``name``, lowest first: the last one wins."""
+    return [Origin(layer.name, layer.vars[name], value_span(layer.vars, name, span_of(layer.vars[name])))
+            for layer in layers if name in layer.vars]
+
+
+def explain(inventory: Inventory, host: Host, name: str, *, extra: Mapping[str, Any] | None = None,
+            magic: Mapping[str, Any] | None = None) -> list[Origin]:
+    """What `opsctl inventory HOST --explain NAME` shows: all places of the inventory and the command line."""
+    return origins(layers_for(inventory, host, extra=extra, magic=magic), name)
+
+
+def groups_of(inventory: Inventory) -> dict[str, list[str]]:
+    """`groups`: every group with the names of its hosts, those of groups below it included."""
+    from .patterns import select
+
+    return {name: [host.name for host in select(inventory, name)] if name in inventory.groups else []
+            for name in inventory.groups}
+
+
+def magic_vars(
+    inventory: Inventory,
+    host: Host,
+    *,
+    groups: Mapping[str, list[str]] | None = None,
+    playbook: str | None = None,
+    play: Play | None = None,
+    play_hosts: Sequence[str] = (),
+    all_hosts: Sequence[str] | None = None,
+    batch: Sequence[str] | None = None,
+    check: bool = False,
+    diff: bool = False,
+) -> dict[str, Any]:
+    """The variables of `MAGIC`, except `hostvars`, which the planner adds. ``groups`` is `groups_of`, once a run."""
+    from .. import __version__
+
+    source = inventory.origins.get(host.name, "") if isinstance(inventory, LoadedInventory) else ""
+    out: dict[str, Any] = {
+        "inventory_hostname": host.name,
+        "inventory_hostname_short": host.name if host.name in LOCAL else host.name.split(".", 1)[0],
+        "group_names": list(host.groups),
+        "groups": dict(groups if groups is not None else groups_of(inventory)),
+        "play_hosts": list(play_hosts),
+        "ansible_play_hosts": list(play_hosts),
+        "ansible_play_hosts_all": list(play_hosts if all_hosts is None else all_hosts),
+        "ansible_play_batch": list(play_hosts if batch is None else batch),
+        "ansible_check_mode": check,
+        "ansible_diff_mode": diff,
+        "opsctl_version": __version__,
+    }
+    if source and os.path.exists(source):
+        out["inventory_file"] = os.path.abspath(source)
+        out["inventory_dir"] = os.path.dirname(os.path.abspath(source))
+    if playbook is not None:
+        out["playbook_dir"] = os.path.dirname(os.path.abspath(playbook))
+    if play is not None and play.name is not None and not is_template(play.name):
+        out["ansible_play_name"] = str(play.name)
+    return out
+
+
+def load_vars_files(play: Play, playbook: str, render: Callable[[Any], Any] | None = None) -> list[tuple[str, Map]]:
+    """The play's `vars_files`, each as (name, variables). ``render`` evaluates names that hold templates.
+
+    Names are relative to the file that the play stands in. ConfigError at the name if a file is not there.
+    """
+    out = []
+    for raw in play.vars_files:
+        span = span_of(raw, play.span)
+        name = raw
+        if is_template(raw):
+            if render is None:
+                raise ConfigError("the name of this file cannot be evaluated here", span=span)
+            name = render(raw)
+        near = os.path.dirname(span.file) if span is not None else os.path.dirname(playbook)
+        path = os.path.join(near, os.path.expanduser(str(name)))
+        if not os.path.isfile(path):
+            path = os.path.join(os.path.dirname(playbook), os.path.expanduser(str(name)))
+        try:
+            out.append((str(name), load_vars_file(path)))
+        except InputUnreadable as error:
+            raise ConfigError(f"`vars_files`: the file `{name}` cannot be read", span=span, cause=error.cause,
+                              hint="the name is relative to the playbook") from None
+    return out
+
+
+def parse_extra(items: Sequence[str]) -> Map:
+    """The variables of all `-e` options, the last one winning: `key=value ...`, `{json or yaml}`, `@file`.
+
+    Values of `key=value` are strings, as in Ansible; JSON keeps its types. Raises UsageError or ConfigError.
+    """
+    out = Map(Span("-e", 1))
+    for item in items:
+        text = item.strip()
+        if text.startswith("@"):
+            found = load_vars_file(os.path.expanduser(text[1:]))
+        elif text[:1] in ("{", "["):
+            found = _inline(text)
+        else:
+            found = _pairs(text)
+        for key, value in found.items():
+            out.put(key, value, found.keys_at[key], found.values_at[key])
+    return out
+
+
+def _inline(text: str) -> Map:
+    try:
+        value = load_yaml(text=text, file="-e")
+    except ConfigError as error:
+        raise UsageError(f"-e: {error.what}", cause=f"in `{_short(text)}`", hint=error.hint) from None
+    if not isinstance(value, Map) or not all(isinstance(key, str) and key.isidentifier() for key in value):
+        raise UsageError(f"-e: `{_short(text)}` is no mapping of variables",
+                         hint="""write -e '{"name": "value"}' or -e name=value""")
+    return value
+
+
+def _pairs(text: str) -> Map:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"-e: the quotes in `{_short(text)}` do not match", cause=str(error)) from None
+    span = Span("-e", 1)
+    out = Map(span)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier():
+            hint = "write -e name=value, -e '{json}' or -e @file"
+            if os.path.isfile(word):
+                hint = f"use @{word} to read a file"
+            raise UsageError(f"-e: `{_short(word)}` is no name=value", hint=hint)
+        out.put(name, Text(value, span), span, span)
+    if not words:
+        raise UsageError("-e: nothing is given", hint="write -e name=value, -e '{json}' or -e @file")
+    return out
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 50 else text[:47] + "..."
