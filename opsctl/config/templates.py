@@ -10,8 +10,10 @@ from ..agent.expr import Document, Engine, ExprError, Scope, Undefined, conditio
 from ..errors import ConfigError, Span
 from .bytecode import ByteCode
 from .lookups import Lookup, LookupContext
-from .source import nearest
+from .source import did_you_mean, nearest
 
+_NO_FILTER = re.compile(r"No (filter|test) named '(\w+)'")
+_CLOSING = {"'": re.compile(r"(?<!')'(?:'')*(?!')"), '"': re.compile(r'(?<!\\)(?:\\\\)*"')}
 _BLOCK = re.compile(r"[|>][-+0-9]*\s*(?:#.*)?\Z")
 
 
@@ -46,46 +48,68 @@ class Templates:
         try:
             return self.engine.evaluate(lift(raw), scope)
         except ExprError as error:
-            raise located(error, scope) from None
+            raise locate(error, None, scope) from None
 
     def test(self, raw: Any, scope: Scope, what: str = "when") -> bool:
         """A raw condition's truth. Raises ConfigError, also if it is no boolean."""
         try:
             return self.engine.test(condition(raw), scope, what)
         except ExprError as error:
-            raise located(error, scope) from None
+            raise locate(error, None, scope) from None
 
     def render_file(self, source: str, path: str, scope: Scope, **options: Any) -> str:
         """The text of a template file. Raises ConfigError at its line."""
         try:
             return self.engine.render(Document(source, [path, 0, 0], options), scope)
         except ExprError as error:
-            raise located(error, scope) from None
+            raise locate(error, None, scope) from None
 
 
-def located(error: ExprError, known: Iterable[str] = (), *, read: Callable[[str], str | None] | None = None
-            ) -> ConfigError:
+def locate(
+    error: ExprError,
+    fallback: Span | None = None,
+    known: Iterable[str] = (),
+    *,
+    read: Callable[[str], str | None] | None = None,
+) -> ConfigError:
     """An error of an expression, of the controller or the node, as a ConfigError at the character if it can be told.
 
-    ``known`` are the names that exist (for the nearest ones); ``read`` gives the text of a file.
+    ``fallback`` is its place if it has none; ``known`` are the names that exist (for the nearest ones); ``read`` gives
+    the text of a file.
     """
     name = error.name if isinstance(error, Undefined) else None
-    span = place_of(error.at, error.lineno, name, read or _read)
-    hint = error.hint
-    cause = None
-    what = error.message
-    if name is not None and hint is None:
-        near = nearest(name, known, 3) if what == f"`{name}` is undefined" else nearest(name, _members(what), 3)
+    what, hint = error.message.rstrip("."), error.hint
+    strange = _NO_FILTER.search(what)
+    if strange:
+        name, what = strange.group(2), f"there is no {strange.group(1)} `{strange.group(2)}`"
+        hint = did_you_mean(name, _names_of(strange.group(1))) or "docs/guide.md lists the filters and tests"
+    span = place_of(error.at, error.lineno, name, read or _read) or fallback
+    if isinstance(error, Undefined) and hint is None:
+        member = what != f"`{error.name}` is undefined"
+        near = nearest(error.name, _members(what) if member else known, 3)
         if near:
             hint = f"did you mean {' or '.join(f'`{one}`' for one in near)}?"
+        elif member:
+            hint = "if it may be absent, add `| default('...')`"
         else:
-            hint = "define it, or give it a default: `{{ " + name + " | default('...') }}`"
-    return ConfigError(what, span=span, cause=cause, hint=hint)
+            hint = "define it, or give it a default: `{{ " + error.name + " | default('...') }}`"
+    return ConfigError(what, span=span, hint=hint)
 
 
 def _members(message: str) -> list[str]:
     """The names in "a mapping with `a`, `b` has no `c`"."""
     return re.findall(r"`(\w+)`", message)[:-1]
+
+
+def _names_of(kind: str) -> list[str]:
+    """The filters or tests that there are."""
+    import jinja2.defaults
+
+    from ..agent import filters
+
+    if kind == "test":
+        return [*jinja2.defaults.DEFAULT_TESTS, *filters.TESTS]
+    return [*jinja2.defaults.DEFAULT_FILTERS, *filters.FILTERS]
 
 
 def place_of(at: Any, lineno: int, name: str | None, read: Callable[[str], str | None]) -> Span | None:
@@ -95,26 +119,57 @@ def place_of(at: Any, lineno: int, name: str | None, read: Callable[[str], str |
         return None
     file, line, col = str(at[0]), int(at[1]), int(at[2])
     text = read(file)
-    lines = text.split("\n") if text is not None else []
+    if text is None:
+        return Span(file, max(1, line or lineno), max(1, col))
+    lines = text.split("\n")
     if line == 0:
-        where, start = max(1, lineno), 1
+        first, last, where, start = 1, len(lines), max(1, lineno), 1
     else:
-        where, start = line, col
-        first = lines[line - 1][col - 1:] if line <= len(lines) else ""
-        if _BLOCK.match(first):
-            where, start = line + lineno, 1
-        elif lineno > 1:
-            where, start = line + lineno - 1, 1
-    if where <= len(lines):
-        shown = lines[where - 1]
-        if start == 1:
-            start = len(shown) - len(shown.lstrip()) + 1
-        if name is not None:
-            found = re.compile(rf"(?<![\w.'\"]){re.escape(name)}(?!\w)").search(shown, start - 1) \
-                or re.compile(rf"(?<!\w){re.escape(name)}(?!\w)").search(shown, start - 1)
-            if found:
-                start = found.start() + 1
+        first, last = _extent(lines, line, col)
+        where = min(first + max(1, lineno) - 1, last)
+        start = col if where == line else 1
+    if where > len(lines):
+        return Span(file, where, 1)
+    # Folding joins lines, so that the name may stand further down than the line that is counted.
+    for number in (where, *range(first, last + 1)) if name is not None else ():
+        begin = col - 1 if number == line else 0
+        found = re.compile(rf"(?<![\w'\"]){re.escape(str(name))}(?!\w)").search(lines[number - 1], begin)
+        if found:
+            return Span(file, number, found.start() + 1)
+    if start == 1:
+        start = len(lines[where - 1]) - len(lines[where - 1].lstrip()) + 1
     return Span(file, where, start)
+
+
+def _extent(lines: list[str], line: int, col: int) -> tuple[int, int]:
+    """The first and last line of the text of the scalar that begins at ``line``:``col``."""
+    if line > len(lines):
+        return line, line
+    head = lines[line - 1][col - 1:]
+    last = line
+    if _BLOCK.match(head):
+        inner: int | None = None
+        for number in range(line + 1, len(lines) + 1):
+            shown = lines[number - 1]
+            if not shown.strip():
+                continue
+            indent = len(shown) - len(shown.lstrip())
+            inner = indent if inner is None else inner
+            if indent < inner or indent <= len(lines[line - 1]) - len(lines[line - 1].lstrip()):
+                break
+            last = number
+        return (line + 1, last) if last > line else (line, line)
+    quote = head[:1]
+    if quote in ("'", '"'):
+        rest, closing = head[1:], _CLOSING[quote]
+        while not closing.search(rest) and last < len(lines):
+            rest = lines[last]
+            last += 1
+        return line, last
+    outer = len(lines[line - 1]) - len(lines[line - 1].lstrip(" -"))
+    while last < len(lines) and lines[last].strip() and len(lines[last]) - len(lines[last].lstrip()) > outer:
+        last += 1
+    return line, last
 
 
 def _read(path: str) -> str | None:
