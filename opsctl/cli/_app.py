@@ -66,21 +66,17 @@ def extra_vars(common: Common) -> dict[str, Any]:
     return parse_extra(common.extra)
 
 
-def select(inventory: Inventory, pattern: Any, limit: Sequence[str] = ()) -> list[str]:
-    """The names of the hosts that ``pattern`` and ``limit`` leave, in the inventory's order."""
+def select(inventory: Inventory, pattern: Any, limit: Sequence[str] = (), *, strict: bool = False) -> list[str]:
+    """The names of the hosts that ``pattern`` and ``limit`` leave; ``strict`` refuses unknown names."""
     from ..config.patterns import select
 
-    names = select(inventory, pattern)
-    for one in limit:
-        allowed = set(select(inventory, one))
-        names = [name for name in names if name in allowed]
-    return list(names)
+    return [host.name for host in select(inventory, pattern, list(limit) or None, strict=strict)]
 
 
 def some_hosts(inventory: Inventory, patterns: Iterable[str], limit: Sequence[str] = ()) -> list[str]:
     """Like `select` for patterns of the command line: no host at all is a `UsageError`."""
     wanted = list(patterns) or ["all"]
-    names = [name for pattern in wanted for name in select(inventory, pattern, limit)]
+    names = [name for pattern in wanted for name in select(inventory, pattern, limit, strict=True)]
     if not names:
         known = ", ".join(list(inventory.hosts)[:8]) or "none"
         raise UsageError(f"no host matches `{' '.join(wanted)}`", hint=f"hosts of the inventory: {known}")

@@ -16,8 +16,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
+def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """Seconds, or a number with a unit: ``90``, ``90s``, ``10m``, ``1h``."""
+    if value is None:
+        return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", value.strip())
     if match is None:
         raise click.BadParameter(f"`{value}` is not a duration: write seconds, or 90s, 10m, 1h", ctx, param)
@@ -32,7 +34,8 @@ class Common:
     limit: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
     user: str | None = None
-    host_key: str = "accept-new"
+    host_key: str | None = None
+    connect_timeout: float | None = None
     ask_password: bool = False
     ask_become: bool = False
     become_password_file: str | None = None
@@ -75,8 +78,11 @@ _CONNECTION = [
     click.option("-K", "--ask-become-password", "ask_become", is_flag=True, help="Ask for the sudo password."),
     click.option("--become-password-file", metavar="FILE", type=click.Path(dir_okay=False),
                  help="Read the sudo password from a file."),
-    click.option("--host-key", type=click.Choice(["accept-new", "strict", "off"]), default="accept-new",
-                 show_default=True, help="What to do with unknown host keys. A changed key always stops."),
+    click.option("--host-key", type=click.Choice(["accept-new", "strict", "off"]),
+                 help="What to do with unknown host keys; else what ssh_config says, else accept-new. "
+                      "A changed key always stops."),
+    click.option("--connect-timeout", callback=duration, metavar="TIME",
+                 help="How long one connection may take; else what ssh_config says, else 10s."),
     click.option("--forks", type=click.IntRange(min=1), default=32, show_default=True, metavar="N",
                  help="Hosts worked on at the same time."),
     click.option("--reconnect", callback=duration, default="10m", show_default=True, metavar="TIME",

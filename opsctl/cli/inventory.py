@@ -117,9 +117,9 @@ def _tree(inventory: Inventory, wanted: set[str]) -> Iterator[str]:
     yield "@all"
     children = {child for group in inventory.groups.values() if group.name != "all" for child in group.children}
     for name in inventory.groups:
-        if name not in children and name != "all":
+        if name not in children and name not in ("all", "ungrouped"):
             yield from below(name, 1, ("all",))
-    grouped = {host for group in inventory.groups.values() if group.name != "all" for host in group.hosts}
+    grouped = {host for group in inventory.groups.values() if group.name not in ("all", "ungrouped") for host in group.hosts}
     for host in inventory.hosts:
         if host in wanted and host not in grouped:
             yield f"  {clean(host)}"

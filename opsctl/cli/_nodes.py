@@ -1,0 +1,154 @@
+"""Sessions for the verbs that ask nodes something: `ping`, `run`, `facts`, `node clean`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..errors import OpsError, worst_exit
+from . import _app
+from ._options import Common
+
+if TYPE_CHECKING:
+    from ..config.connection import ConnectionSpec
+    from ..model import Host, Inventory
+    from ..remote.session import Session
+    from ..remote.ssh import Connector
+    from ..remote.transport import Transport
+    from ..secrets import Secret
+
+T = TypeVar("T")
+
+
+class Nodes:
+    """Ways to the hosts of an inventory, for one command."""
+
+    def __init__(self, inventory: Inventory, common: Common) -> None:
+        self.inventory = inventory
+        self.common = common
+        self._login, self._become = _app.passwords(common)
+        self._connector: Connector | None = None
+
+    def spec(self, name: str) -> ConnectionSpec:
+        """How the inventory says that ``name`` is reached; templates and secrets evaluated."""
+        from ..config.connection import connection_of
+        from ..config.patterns import host_of
+
+        host = host_of(self.inventory, name)
+        return connection_of(host, _renderer(host, _app.extra_vars(self.common)))
+
+    def transport(self, name: str) -> Transport:
+        """The way to ``name``, not yet connected."""
+        spec = self.spec(name)
+        if spec.connection == "local":
+            from ..remote.local import LocalTransport
+
+            return LocalTransport(name)
+        from ..remote.settings import Target
+        from ..remote.ssh import SshTransport
+
+        password: Secret | None = spec.password or self._login
+        target = Target(
+            name=name,
+            host=spec.address,
+            port=spec.port,
+            user=spec.user or self.common.user,
+            key_file=spec.private_key_file,
+            password=password.reveal() if password is not None else None,
+            args=spec.ssh_args,
+            host_key=spec.host_key,
+        )
+        return SshTransport(target, self.connector())
+
+    def connector(self) -> Connector:
+        """What all connections share."""
+        if self._connector is None:
+            from ..remote.ssh import Connector
+
+            self._connector = Connector(
+                host_key=self.common.host_key,  # type: ignore[arg-type]  # click has checked the choice
+                ask_passphrase=ask_passphrase,
+                connect_timeout=self.common.connect_timeout,
+            )
+        return self._connector
+
+    @contextmanager
+    def session(self, name: str) -> Iterator[Session]:
+        """A session with ``name``, closed at the end."""
+        from ..remote.session import Session
+
+        session = Session(
+            self.transport(name),
+            host=name,
+            interpreter=self.spec(name).python_interpreter,
+            reconnect_for=self.common.reconnect,
+        )
+        try:
+            yield session
+        finally:
+            session.close()
+
+    def each(
+        self, names: Sequence[str], work: Callable[[str], T], done: Callable[[str, T | OpsError], None]
+    ) -> int:
+        """``work(host)`` on all hosts, ``forks`` at a time; ``done`` gets what came of it, in the order of ``names``.
+
+        Gives the exit code over all hosts.
+        """
+        self.connector()
+        outcomes: dict[str, T | OpsError] = {}
+        waiting = list(names)
+        pool = ThreadPoolExecutor(max_workers=max(1, min(self.common.forks, len(names))))
+        try:
+            futures = {pool.submit(work, name): name for name in names}
+            for future in as_completed(futures):
+                try:
+                    outcomes[futures[future]] = future.result()
+                except OpsError as err:
+                    outcomes[futures[future]] = err
+                while waiting and waiting[0] in outcomes:
+                    name = waiting.pop(0)
+                    done(name, outcomes[name])
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        return worst_exit([one.exit_code if isinstance(one, OpsError) else 0 for one in outcomes.values()])
+
+
+def ask_passphrase(prompt: str) -> str | None:
+    """The passphrase of a key, from a terminal; None when nobody can be asked."""
+    if not sys.stdin.isatty():
+        return None
+    from getpass import getpass
+
+    return getpass(prompt if prompt.endswith(" ") else prompt + " ")
+
+
+def tell(err: OpsError, name: str, *, as_json: bool) -> None:
+    """One host's error, among results of others."""
+    from ._main import report
+
+    if err.host is None:
+        err.host = name
+    report(err, as_json=as_json)
+
+
+def _renderer(host: Host, extra: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Evaluates templates with the host's own variables, and gets secrets."""
+
+    def render(value: Any) -> Any:
+        from ..config.source import SecretRef
+        from ..secrets import resolve
+
+        if isinstance(value, SecretRef):
+            return resolve(value.ref, base=os.path.dirname(value.span.file), span=value.span)
+        from ..agent.expr import Engine, Scope, lift
+
+        engine = Engine()
+        layers = [{"inventory_hostname": host.name, "group_names": list(host.groups)}, lift(host.vars), lift(extra)]
+        return engine.evaluate(lift(value), Scope(engine, layers))
+
+    return render

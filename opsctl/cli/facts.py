@@ -1,0 +1,48 @@
+"""`opsctl facts [HOST ...]`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from ..errors import OpsError
+from ._options import Common, common, complete_hosts
+
+
+@click.command("facts", short_help="Show what is known about hosts")
+@click.argument("hosts", metavar="[HOST ...]", nargs=-1, shell_complete=complete_hosts)
+@click.option("-f", "--filter", "wanted", metavar="TEXT", help="Only facts with TEXT in their name.")
+@common()
+def command(shared: Common, hosts: tuple[str, ...], wanted: str | None) -> int:
+    """Gather the facts of hosts (default: all), as playbooks see them."""
+    from . import _app
+    from ._nodes import Nodes, tell
+
+    inventory = _app.load_inventory(shared)
+    names = _app.some_hosts(inventory, hosts, shared.limit)
+    nodes = Nodes(inventory, shared)
+
+    def gather(name: str) -> dict[str, Any]:
+        with nodes.session(name) as session:
+            return dict(session.call("facts"))
+
+    def show(name: str, found: dict[str, Any] | OpsError) -> None:
+        if isinstance(found, OpsError):
+            tell(found, name, as_json=shared.json)
+            return
+        facts = {key: value for key, value in sorted(found.items()) if wanted is None or wanted in key}
+        if shared.json:
+            from ..ui.json import dumps
+
+            sys.stdout.write(dumps({"host": name, "facts": facts}) + "\n")
+        else:
+            from ..ui.text import clean
+
+            lines = [f"  {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in facts.items()]
+            sys.stdout.write("\n".join(clean(line) for line in [name, *lines]) + "\n")
+        sys.stdout.flush()
+
+    return nodes.each(names, gather, show)
