@@ -109,7 +109,7 @@ def test_the_agent_stands_alone() -> None:
     stdlib = tuple(sys.stdlib_module_names)
 
     def allowed(module: str) -> bool:
-        return within(module, "opsctl.agent", "jinja2", "markupsafe", *stdlib)
+        return within(module, "opsctl.agent", "opsctl_agent", "jinja2", "markupsafe", *stdlib)  # its name on the node
 
     assert not offences(AGENT, allowed)
     eager = []
