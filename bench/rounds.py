@@ -38,7 +38,7 @@ def private_state(hosts: list[int]) -> None:
         own.mkdir(mode=0o700, exist_ok=True)
         mounts = Path(f"/proc/{pids[k]}/mounts").read_text()
         if f" {STATE} " not in mounts:
-            command = ["nsenter", "-t", pids[k], "-m", "mount", "--bind", f"/root/{own.name}", STATE]
+            command = ["nsenter", "-t", pids[k], "-m", "mount", "--bind", f"/root/{own.name}", str(STATE)]
             subprocess.run(command, check=True)
 
 
