@@ -18,7 +18,7 @@ import paramiko
 from paramiko.ssh_exception import AuthenticationException, BadAuthenticationType, SSHException
 
 from ..errors import AuthRefused
-from .client import Client
+from .client import Client, Sha1Rsa
 from .hostkeys import fingerprint
 from .settings import Settings, Target
 
@@ -120,36 +120,21 @@ class Login:
             hint = f"name the one right key (ansible_ssh_private_key_file, or IdentitiesOnly yes); {hint}"
         elif closed:
             cause.append(f"the server ended the connection{f': {ended}' if ended else ''}")
-        sha2 = client.server_extensions.get("server-sig-algs", b"")
-        text = sha2.decode("ascii", "replace") if isinstance(sha2, bytes) else str(sha2)
-        if self._rsa_offered and ((text and "rsa-sha2" not in text) or _is_old(client.remote_version)):
-            cause.append(
-                f"algorithm mismatch: an RSA key is signed with rsa-sha2-512 or rsa-sha2-256, which this server"
-                f" ({client.remote_version}) does not take; it wants {text or 'ssh-rsa'}"
-            )
+        if self._rsa_offered:
             hint = (
-                "use an ed25519 or ecdsa key for this host, or allow rsa-sha2 there"
-                " (PubkeyAcceptedAlgorithms +rsa-sha2-512); ssh-rsa (SHA-1) can only be had through"
-                " a ProxyCommand or a newer sshd; " + hint
+                "an RSA key signs with rsa-sha2-512 or rsa-sha2-256; an old server that takes only ssh-rsa"
+                f" ({client.remote_version or 'this one'}?) needs an ed25519 or ecdsa key, or, for this host,"
+                f" -o PubkeyAcceptedAlgorithms=+ssh-rsa; {hint}"
             )
         if target.password is None and not self.offered and {"password", "keyboard-interactive"} & set(self.methods):
             hint = "give a password with -k or ansible_password, or install a key; " + hint
         return AuthRefused(f"{where} refused the login", cause="; ".join(cause), hint=hint, host=target.name)
 
 
-def _is_old(version: str) -> bool:
-    """OpenSSH before 7.2 knows no rsa-sha2."""
-    _, _, rest = version.partition("OpenSSH_")
-    numbers = rest.split("p")[0].split(".")[:2]
-    try:
-        return bool(rest) and tuple(int(n) for n in numbers) < (7, 2)
-    except ValueError:
-        return False
-
-
 def offers(login: Login, agent: Any) -> Iterator[Offer]:
     """The keys to offer, best first. Files are read, and passphrases asked for, only when their turn comes."""
     settings = login.settings
+    login.unusable += settings.warnings
     held: list[Any] = list(agent.get_keys()) if agent is not None else []
     files = [path for path in settings.identity_files if os.path.exists(path) or os.path.exists(f"{path}.pub")]
     for path in settings.identity_files:
@@ -208,7 +193,10 @@ def _with_certificates(login: Login, key: Any, path: str, source: str, public: b
             continue
         yield Offer(f"{_kind(blob.key_type)} {fingerprint(key.asbytes())} ({certificate}, {source})", holder)
     name = _kind(key.get_name())
-    yield Offer(f"{name} {fingerprint(key.asbytes())} ({path}{', agent' if source == 'agent' else ''})", key)
+    label = f"{name} {fingerprint(key.asbytes())} ({path}{', agent' if source == 'agent' else ''})"
+    yield Offer(label, key)
+    if name == "RSA" and "ssh-rsa" in (login.settings.pubkey_algorithms or ()):  # only if the user allowed it
+        yield Offer(f"{label} with ssh-rsa", Sha1Rsa(key))
 
 
 class _Certified:
@@ -256,7 +244,8 @@ def load(login: Login, path: str) -> Any:
             login.unusable.append(f"{path}: encrypted; add it to the agent: ssh-add {path}")
             return None
     try:
-        return paramiko.PKey.from_path(path, passphrase)
+        secret: Any = None if passphrase is None else passphrase.encode()
+        return paramiko.PKey.from_path(path, secret)
     except Exception as exc:
         # Which exception a wrong passphrase or an odd file gives depends on the library below.
         reason = "wrong passphrase, or not a private key" if encrypted else f"not a usable private key ({exc})"

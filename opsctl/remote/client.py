@@ -81,6 +81,32 @@ class QuickSocket:
         return int(self._sock.fileno())
 
 
+class Sha1Rsa:
+    """An RSA key that signs with SHA-1, for servers older than rsa-sha2; paramiko does not any more."""
+
+    NAME = "ssh-rsa (SHA-1)"
+
+    def __init__(self, key: Any) -> None:
+        self._key = key
+
+    def asbytes(self) -> bytes:
+        """The public key."""
+        return bytes(self._key.asbytes())
+
+    def sign_ssh_data(self, data: bytes, algorithm: str) -> bytes:
+        """A signature blob; an agent's key signs by itself."""
+        if not isinstance(self._key, paramiko.RSAKey):
+            return bytes(self._key.sign_ssh_data(data, algorithm))
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import padding
+
+        private: Any = self._key.key
+        message = Message()
+        message.add_string(algorithm)
+        message.add_string(private.sign(data, padding.PKCS1v15(), hashes.SHA1()))  # noqa: S303 (asked for by name)
+        return message.asbytes()
+
+
 class Auth(AuthOnlyHandler):
     """Authentication that remembers what the server said and loses no answer.
 
@@ -106,6 +132,17 @@ class Auth(AuthOnlyHandler):
         with self.transport.lock:
             self.transport._send_message(message)
         return list(self.wait_for_response(self.auth_event))
+
+    def _finalize_pubkey_algorithm(self, key_type: str) -> str:
+        if key_type == Sha1Rsa.NAME:
+            return "ssh-rsa"
+        return str(super()._finalize_pubkey_algorithm(key_type))  # type: ignore[misc]
+
+    def _get_key_type_and_bits(self, key: Any) -> tuple[str, Any]:
+        if isinstance(key, Sha1Rsa):
+            return key.NAME, key.asbytes()
+        kind, bits = super()._get_key_type_and_bits(key)  # type: ignore[misc]
+        return str(kind), bits
 
     def _parse_userauth_failure(self, m: Message) -> None:
         self.methods = tuple(m.get_list())

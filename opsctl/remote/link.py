@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO, Protocol
 
 from ..agent import wire
-from ..errors import ConnectionLost, Unreachable
+from ..errors import ConnectionLost, NoPython, Unreachable
 from . import bootstrap
 from .transport import Channel
 
@@ -263,13 +263,13 @@ class Link:
 
     def _pythonless(self) -> Unreachable:
         if len(self._candidates) == 1:
-            return Unreachable(
+            return NoPython(
                 f"ansible_python_interpreter {self._candidates[0]} does not work on {self._where}",
                 cause=self._said() or "it is missing, broken, or older than 3.8",
                 hint="give the path of a Python 3.8 or newer, or leave the variable away: opsctl looks for one",
                 host=self._host,
             )
-        return Unreachable(
+        return NoPython(
             f"no usable Python on {self._where}",
             cause=f"opsctl needs Python 3.8 or newer; tried {', '.join(self._candidates)}. {self._said()}".strip(),
             hint="install it by a first task that needs none: `- raw: apt-get install -y python3` (or dnf, apk)",

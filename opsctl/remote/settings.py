@@ -14,7 +14,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -140,6 +140,7 @@ class Settings:
     macs: tuple[str, ...] | None = None
     host_key_algorithms: tuple[str, ...] | None = None
     pubkey_algorithms: tuple[str, ...] | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def known_name(self) -> str:
@@ -206,7 +207,9 @@ class Resolver:
                 hint=f"try: {self._target.command_line()}",
                 host=self._target.name,
             )
-        return parse(out.decode("utf-8", "replace"), self._target)
+        said = err.decode("utf-8", "replace").splitlines()
+        warnings = tuple(line[9:].rstrip(".") for line in said if line.startswith("Warning: "))
+        return replace(parse(out.decode("utf-8", "replace"), self._target), warnings=warnings)
 
 
 def hop(word: str, outer: Target, before: Sequence[str]) -> Target:

@@ -40,7 +40,7 @@ def free_port(address: str = "127.0.0.1") -> int:
 
 
 def make_key(path: Path, kind: str = "ed25519", *, passphrase: str = "", comment: str = "test") -> Path:
-    """A new private key at ``path`` (``rsa``, ``ecdsa`` or ``ed25519``), with ``path.pub`` beside it; returns ``path``."""
+    """A new key pair at ``path`` and ``path.pub`` (``rsa``, ``ecdsa`` or ``ed25519``); returns ``path``."""
     for old in (path, Path(f"{path}.pub")):
         old.unlink(missing_ok=True)
     size = {"rsa": ["-b", "2048"]}.get(kind, [])
