@@ -5,7 +5,8 @@ OpsError
  +- ConfigError         playbook, inventory, template; has a source span exit 2
  +- InputUnreadable     a file named by the user cannot be read          exit 3
  +- ConnectError        no session with a node                           exit 3
- |   +- Unreachable     no route, refused, timed out, no usable Python
+ |   +- Unreachable     no route, refused, timed out
+ |   |   +- NoPython    the node has no Python that can run the agent
  |   +- AuthRefused     the server refused every key and password
  |   +- ConnectionLost  an established session broke and did not return
  |   +- HostKeyChanged  the server's key is not the known one            exit 4
@@ -102,6 +103,10 @@ class ConnectError(OpsError):
 
 class Unreachable(ConnectError):
     """The node does not answer, or cannot run the agent."""
+
+
+class NoPython(Unreachable):
+    """The node answers, but no Python there can run the agent; a first `raw` task may install one."""
 
 
 class AuthRefused(ConnectError):

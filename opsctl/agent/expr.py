@@ -58,6 +58,18 @@ class Omit:
 OMIT = Omit()
 
 
+class Lazy:
+    """A value that is fetched when it is used: a secret that the controller gets from where its user keeps it."""
+
+    __slots__ = ("get",)
+
+    def __init__(self, get: Callable[[], Any]) -> None:
+        self.get = get
+
+    def __repr__(self) -> str:
+        return "********"
+
+
 class Template:
     """A string with Jinja2 in it, and where it was written."""
 
@@ -121,7 +133,7 @@ def condition(raw: Any) -> Any:
 
 def dynamic(value: Any) -> bool:
     """True if ``value`` has anything in it that must be evaluated."""
-    if isinstance(value, (Template, Omit)):
+    if isinstance(value, (Template, Omit, Lazy)):
         return True
     if isinstance(value, Mapping):
         return any(dynamic(item) for item in value.values())
@@ -141,6 +153,8 @@ def to_wire(value: Any) -> Any:
         return out
     if isinstance(value, Omit):
         return {"$o": 1}
+    if isinstance(value, Lazy):
+        return to_wire(value.get())
     if isinstance(value, Unknown):
         return {"$u": value.task}
     if isinstance(value, Mapping):
@@ -264,6 +278,8 @@ class Engine:
         """
         if isinstance(value, Document):
             return self.render(value, scope)
+        if isinstance(value, Lazy):
+            return value.get()
         if isinstance(value, Template):
             return self._run(value, scope)
         if isinstance(value, Mapping):

@@ -1,13 +1,19 @@
 """The node as a task kind sees it: run commands, report progress, staged content, questions to the controller."""
 
 import os
+import time
 from typing import Any, Callable, Dict, List, Optional, Union
 
 from . import process
+from .kinds import Fail, Pair
 
 
 def _nothing(*_: Any) -> None:
     return None
+
+
+def _never(pair: Pair) -> bool:
+    return False
 
 
 def _no_blob(sha: str) -> str:
@@ -20,7 +26,8 @@ class Node:
     ``check`` and ``diff`` are the task's; ``env`` is its environment (given to every command, as data);
     ``state_dir`` is this user's directory for opsctl's own files. ``output(stream, text)`` and ``progress(text)`` are
     for people and may be lost; ``blob(sha256)`` gives the path of staged content; ``ask(what, data)`` waits for the
-    controller's answer. ``deadline`` is the time (`time.monotonic`) at which the task's `timeout` ends.
+    controller's answer. ``pending(pair)`` says whether an earlier task of a check has a pending change that covers the
+    pair (always False in an apply). ``deadline`` is the time (`time.monotonic`) at which the task's `timeout` ends.
     """
 
     def __init__(
@@ -34,6 +41,7 @@ class Node:
         progress: Callable[[str], None] = _nothing,
         blob: Callable[[str], str] = _no_blob,
         ask: Callable[[str, Any], Any] = _nothing,
+        pending: Callable[[Pair], bool] = _never,
         deadline: Optional[float] = None
     ) -> None:
         self.check = check
@@ -44,7 +52,17 @@ class Node:
         self.progress = progress
         self.blob = blob
         self.ask = ask
+        self.pending = pending
         self.deadline = deadline
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, at most until the task's deadline. Raises `Fail` when that has passed."""
+        if self.deadline is not None:
+            seconds = min(seconds, self.deadline - time.monotonic())
+        if seconds > 0:
+            time.sleep(seconds)
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            raise Fail("the task's `timeout` has passed", timed_out=True)
 
     def run(
         self,

@@ -26,6 +26,7 @@ class Source:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.splitter = wire.Splitter()
+        self.pending = bytearray()  # what still goes to it
 
 
 class Relay:
@@ -37,7 +38,6 @@ class Relay:
         self.out = bytearray(wire.pack(ready))
         self.sources: List[Source] = []
         self.supervisor: Optional[Source] = None
-        self.to_supervisor = bytearray()
         self.input = wire.Reader()
         self.open = True
 
@@ -73,15 +73,15 @@ class Relay:
     def _drain(self, deadline: float) -> None:
         """Hand on what was taken before the end: the last acknowledgement must reach the supervisor."""
         while time.monotonic() < deadline:
-            to_supervisor = [self.supervisor.sock] if self.supervisor is not None and self.to_supervisor else []
-            to_channel = [1] if self.out else []
-            if not to_supervisor and not to_channel:
+            waiting: List[Any] = [source.sock for source in self.sources if source.pending]
+            if self.out:
+                waiting.append(1)
+            if not waiting:
                 return
-            _, writable, _ = select.select([], [*to_supervisor, *to_channel], [], 0.2)
+            _, writable, _ = select.select([], waiting, [], 0.2)
             if 1 in writable:
                 self._flush()
-            if any(sock in writable for sock in to_supervisor):
-                self._forward()
+            self._forward(writable)
 
     def _fatal(self, what: str, cause: str, trace: str = "") -> None:
         self.out += wire.pack({"t": "fatal", "error": {"what": what, "cause": cause, "trace": trace}})
@@ -95,9 +95,9 @@ class Relay:
         reads: List[Any] = [0]
         if len(self.out) < HIGH_WATER:
             reads += [source.sock for source in self.sources]
-        writes: List[Any] = [1] if self.out else []
-        if self.to_supervisor and self.supervisor is not None:
-            writes.append(self.supervisor.sock)
+        writes: List[Any] = [source.sock for source in self.sources if source.pending]
+        if self.out:
+            writes.append(1)
         readable, writable, _ = select.select(reads, writes, [], timeout)
         for source in list(self.sources):
             if source.sock in readable:
@@ -111,8 +111,7 @@ class Relay:
                 if not data:
                     self.open = False
                 self._take(data)
-        if self.supervisor is not None and self.supervisor.sock in writable:
-            self._forward()
+        self._forward(writable)
         if 1 in writable or self.out:
             self._flush()
 
@@ -122,14 +121,15 @@ class Relay:
         except BlockingIOError:
             pass
 
-    def _forward(self) -> None:
-        assert self.supervisor is not None
-        try:
-            del self.to_supervisor[: self.supervisor.sock.send(self.to_supervisor[: 1 << 18])]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.to_supervisor.clear()
+    def _forward(self, writable: List[Any]) -> None:
+        for source in self.sources:
+            if source.sock in writable and source.pending:
+                try:
+                    del source.pending[: source.sock.send(source.pending[: 1 << 18])]
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    source.pending.clear()
 
     def _from(self, source: Source) -> None:
         try:
@@ -149,7 +149,6 @@ class Relay:
         source.sock.close()
         if source is self.supervisor:
             self.supervisor = None
-            self.to_supervisor.clear()
             self.out += wire.pack({"t": "gone"})
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -172,11 +171,15 @@ class Relay:
                 from . import bundle
 
                 bundle.keep(self.state_dir, header["hash"], payload)
-                self.to_supervisor += wire.pack({"t": "jinja", "hash": header["hash"]})
+                self._tell({"t": "jinja", "hash": header["hash"]})
             elif kind == "bye":
                 self.open = False
-            elif self.supervisor is not None:
-                self.to_supervisor += wire.pack(header, payload)
+            else:
+                self._tell(header, payload)
+
+    def _tell(self, header: Dict[str, Any], payload: bytes = b"") -> None:
+        if self.supervisor is not None:
+            self.supervisor.pending += wire.pack(header, payload)
 
     def _adopt(self, sock: socket.socket) -> Source:
         sock.setblocking(False)
@@ -228,7 +231,7 @@ class Relay:
         if sock is not None:
             self.out += wire.pack({"t": "accepted", "segment": segment_id, "state": "running"})
             self.supervisor = self._adopt(sock)
-            self.to_supervisor += wire.pack({"t": "attach", "from": since})
+            self._tell({"t": "attach", "from": since})
             return
         state = "finished" if home.finished() else "dead" if home.exists() else "unknown"
         self.out += wire.pack({"t": "accepted", "segment": segment_id, "state": state})

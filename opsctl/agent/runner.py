@@ -73,9 +73,8 @@ class Runner:
         return True
 
     def _learn(self, facts: Mapping[str, Any]) -> None:
-        plain = {name[len("ansible_") :] if name.startswith("ansible_") else name: value for name, value in facts.items()}
-        known = {**self.facts.get("ansible_facts", {}), **plain}
-        self.facts = {"ansible_facts": known, **{"ansible_" + name: value for name, value in known.items()}}
+        known = {**self.facts.get("ansible_facts", {}), **(facts.get("ansible_facts") or {})}
+        self.facts = {**self.facts, **facts, "ansible_facts": known}
 
     def _nodes(self, nodes: Sequence[Dict[str, Any]], rescuable: bool) -> bool:
         for node in nodes:
@@ -144,6 +143,8 @@ class Runner:
         try:
             if task.get("kind") == "meta":
                 return self._meta(task, scope, report)
+            if task.get("unknown"):
+                raise UnknownValue(task["unknown"])
             if task.get("run_once"):
                 turn = self.services.ask(task["id"], "run_once", {})
                 if not turn.get("mine"):
@@ -276,7 +277,7 @@ class Runner:
         for raw in task.get("when") or []:
             expression = from_wire(raw)
             if not self.engine.test(expression, scope):
-                source = getattr(expression, "src", "false")
+                source = getattr(expression, "src", task.get("skip", "false"))
                 return {
                     "outcome": "skipped",
                     "reason": "the condition is false: %s" % source,

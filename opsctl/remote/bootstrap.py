@@ -127,6 +127,17 @@ def bundle() -> tuple[str, bytes]:
 
 
 @functools.cache
+def _jinja() -> dict[str, str]:
+    return {**_sources("jinja2", "jinja2"), **_sources("markupsafe", "markupsafe")}
+
+
+@functools.cache
+def jinja_hash() -> str:
+    """The hash of what `jinja_bundle` packs."""
+    return _digest(_jinja())
+
+
+@functools.cache
 def jinja_bundle() -> tuple[str, bytes]:
     """The controller's own Jinja2 and MarkupSafe (pure Python), packed as `bundle`."""
-    return _pack({**_sources("jinja2", "jinja2"), **_sources("markupsafe", "markupsafe")})
+    return _pack(_jinja())

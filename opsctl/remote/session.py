@@ -133,6 +133,11 @@ class Session:
         #: The agent's first frame: python, uid, user, home, boot_id, machine_id, ... None before it came.
         self.ready: Body | None = None
 
+    @property
+    def transport(self) -> Transport:
+        """What carries the session."""
+        return self._transport
+
     # opening and closing
 
     def open(self) -> None:

@@ -13,6 +13,7 @@ What the runner has to know, besides docs/architecture.md "Task kinds on the nod
 - A kind with `pure` changes nothing, so that it runs in check mode as in an apply.
 - `decide` returning a `Change` makes the outcome `changed` (commands always do, unless `creates`/`removes` say no);
   `report` gives the result keys when it returned None.
+- A result of `apply` may hold `changed: False`, when only acting could tell that nothing had to change.
 - A result key `ansible_facts` holds values that become variables of the host (`set_fact`, `setup`).
 - `Change.msg` is one line for people.
 """
@@ -115,10 +116,11 @@ TABLE = {
     "set_fact": ("control", "SetFact"),
     "setup": ("control", "Setup"),
     "wait_for": ("net", "WaitFor"),
-    "uri": ("net", "Uri"),
+    "uri": ("http", "Uri"),
     "apt": ("apt", "Apt"),
     "user": ("users", "User"),
     "systemd": ("systemd", "Systemd"),
+    "service": ("systemd", "Systemd"),
 }  # type: Dict[str, Tuple[str, str]]
 
 
@@ -135,7 +137,7 @@ def covers(write: Pair, need: Pair) -> bool:
 
     Paths cover what lies below them and what leads to them (making /a/b makes /a, removing /a removes /a/b).
     """
-    if write[0] == "any":
+    if "any" in (write[0], need[0]):
         return True
     if write[0] != need[0]:
         return False

@@ -75,7 +75,7 @@ class Setup(_Pure):
     def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
         from .. import facts
 
-        found = facts.gather(None)
+        found = facts.gather(args.get("want"))
         patterns = args.get("filter")
         if patterns:
             import fnmatch

@@ -1,0 +1,141 @@
+"""What the node asks while a segment runs, and the controller's answers (docs/architecture.md, "The Segment")."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .agent.expr import ExprError, from_wire, lift, to_wire
+from .errors import OpsError, TaskFailed
+from .plan import prepared
+
+if TYPE_CHECKING:
+    from .batch import Batch
+    from .executor import Run, _Prepared
+    from .hosts import HostState
+
+
+class Answers:
+    """Answers the asks of one host in one batch. Each runs on a thread of its own and may wait."""
+
+    def __init__(self, run: Run, prepared: _Prepared, batch: Batch, state: HostState) -> None:
+        self.run = run
+        self.prepared = prepared
+        self.batch = batch
+        self.state = state
+
+    def answer(self, task: str, what: str, data: Any) -> Any:
+        """The value for an ask. Raises OpsError, which becomes the task's failure."""
+        if what == "run_once":
+            return self.batch.turn(task, self.state.host.name)
+        if what == "barrier":
+            return {"go": self.batch.barrier(task, self.state.host.name)}
+        if what == "lookup":
+            return self._lookup(data)
+        if what == "hostvars":
+            return self._hostvars(data.get("host"))
+        if what == "prepare":
+            return self._prepare(task, data["args"])
+        if what == "delegate":
+            return self._delegate(task, data)
+        raise OpsError(f"the agent asks for `{what}`, which this version does not know", hint="upgrade opsctl")
+
+    def _lookup(self, data: dict[str, Any]) -> Any:
+        variables = self.run.variables
+        scope = variables.scope(variables.context(self.prepared.play, self.state))
+        names = {f"opsctl_arg{index}": value for index, value in enumerate(data["args"])}
+        names.update({f"opsctl_kw_{key}": value for key, value in data["kw"].items()})
+        call = ", ".join(
+            [f"opsctl_arg{index}" for index in range(len(data["args"]))] + [f"{key}=opsctl_kw_{key}" for key in data["kw"]]
+        )
+        try:
+            return variables.engine.evaluate(lift("{{ lookup(" + call + ") }}"), scope.child(names))
+        except ExprError as exc:
+            raise TaskFailed(exc.message, hint=exc.hint, host=self.state.host.name) from None
+
+    def _hostvars(self, host: str | None) -> Any:
+        if host is None:
+            return list(self.run.inventory.hosts)
+        known = self.run.states.get(host)
+        if known is None:
+            from .hosts import HostState
+
+            found = self.run.variables.host(host)
+            known = HostState(found, self.run.variables.connection(found))
+        return _data(self.run.variables.all_of(self.prepared.play, known))
+
+    def _prepare(self, task_id: str, args: dict[str, Any]) -> Any:
+        """Arguments that name controller files, now that the node knows which."""
+        from .config.arguments import validate_args
+
+        task = self.run.tasks[task_id]
+        kind = self.prepared.planner.kinds(task.kind)
+        assert kind is not None and kind.prepare is not None
+        checked = validate_args(kind, args, task.span, written=task.args)
+        recorder = self.prepared.recorder(self.state.host.name)
+        return {"args": {name: to_wire(value) for name, value in prepared(kind, checked, recorder).items()}}
+
+    def _delegate(self, task_id: str, data: dict[str, Any]) -> Any:
+        """Run the task on another node: a segment of one task over a session of its own."""
+        target = data["to"]
+        variables = self.run.variables
+        host = variables.host(str(target))
+        spec = variables.connection(host)
+        request, task = data["request"], self.run.tasks[task_id]
+        node: dict[str, Any] = {
+            "id": task_id,
+            "kind": request["kind"],
+            "args": {key: to_wire(value) for key, value in request["args"].items()},
+            "register": "opsctl_delegated",
+        }
+        for key, name in (("types", "types"), ("timeout", "timeout")):
+            if request.get(key):
+                node[name] = request[key]
+        if request.get("env"):
+            node["env"] = [to_wire(request["env"])]
+        if data.get("become"):
+            node["become"] = data["become"]
+        number = self.run.count()
+        segment: dict[str, Any] = {
+            "v": 1,
+            "id": f"{self.run.bus.run}/d{number}/{host.name}",
+            "run": self.run.bus.run,
+            "host": host.name,
+            "check": request.get("check", False),
+            "diff": request.get("diff", False),
+            "nodes": [node],
+        }
+        if spec.become_password is not None:
+            segment["become_password"] = spec.become_password.reveal()
+        finished: dict[str, Any] = {}
+
+        def on_event(ev: dict[str, Any]) -> None:
+            if ev.get("ev") == "finished":
+                finished.update(ev)
+
+        session = self.run.sessions.extra(spec)
+        try:
+            blobs = self.prepared.blob_sources(self.state.host.name)
+            session.run_segment(segment, blobs=blobs, on_event=on_event, on_ask=self.answer)
+        finally:
+            session.close()
+        result = from_wire(finished.get("result")) or {}
+        error = finished.get("error") or {}
+        return {
+            "changed": finished.get("changed", False),
+            "failed": finished.get("outcome") == "failed",
+            "msg": error.get("what", ""),
+            "result": {key: value for key, value in result.items() if key not in ("changed", "failed")},
+            "diff": finished.get("diff"),
+            "pending": finished.get("pending", False),
+        }
+
+
+def _data(value: Any) -> Any:
+    """A value as JSON: what cannot be one (secrets among them) becomes text."""
+    if isinstance(value, dict):
+        return {str(key): _data(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_data(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return str(value)

@@ -1,0 +1,117 @@
+"""From a host's connection settings to a session; and the way to a node that has no Python yet."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .errors import NoPython
+from .hosts import Sessions
+from .remote.transport import run
+
+if TYPE_CHECKING:
+    from .config.connection import ConnectionSpec
+    from .executor import DeployOptions, _HostRun
+    from .plan import Segment
+    from .remote.session import Session
+
+OnWait = Callable[[str, str, float], None]
+
+
+def open_sessions(options: DeployOptions, *, on_wait: OnWait) -> Sessions:
+    """The sessions of a run, over SSH or on this machine. Nothing connects yet."""
+    from .remote.session import Session
+    from .remote.ssh import Connector
+
+    connector = Connector(host_key=options.host_key if options.host_key != "default" else None)  # type: ignore[arg-type]
+
+    def make(spec: ConnectionSpec) -> Session:
+        return Session(
+            connector.transport(target_of(spec)),
+            host=spec.name,
+            interpreter=spec.python_interpreter,
+            reconnect_for=options.reconnect,
+            on_wait=lambda what, seconds: on_wait(spec.name, what, seconds),
+        )
+
+    return Sessions(make)
+
+
+def target_of(spec: ConnectionSpec) -> Any:
+    """A host of the inventory as SSH sees it."""
+    from .remote.settings import Target
+
+    return Target(
+        name=spec.name,
+        host=spec.address,
+        port=spec.port,
+        user=spec.user,
+        key_file=spec.private_key_file,
+        password=spec.password.reveal() if spec.password is not None else None,
+        args=spec.ssh_args,
+        host_key=spec.host_key,
+        connection="local" if spec.connection == "local" else "ssh",
+    )
+
+
+def run_raw_first(host_run: _HostRun, session: Session, segment: Segment) -> tuple[Session, dict[str, Any]]:
+    """On a node without Python, the play's leading `raw` tasks run by themselves; they may install one (contracts 1).
+
+    Returns the session and the segment that is left. Raises ConnectError.
+    """
+    leading = _leading_raw(segment.body["nodes"])
+    if not leading:
+        return session, segment.body
+    try:
+        session.wait_ready()
+        return session, segment.body
+    except NoPython:
+        if host_run.run.options.check:
+            raise
+    done = 0
+    for task in leading:
+        done += 1
+        if not _raw(host_run, session, task):
+            host_run.state.failed = True
+            return session, {**segment.body, "nodes": [], "handlers": []}
+    fresh = host_run.run.sessions.extra(host_run.state.spec)
+    host_run.state.session = fresh
+    return fresh, {**segment.body, "nodes": segment.body["nodes"][done:]}
+
+
+def _leading_raw(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    for node in nodes:
+        plain = node.get("kind") == "raw" and not any(key in node for key in ("items", "loop", "when", "until", "types"))
+        if not plain:
+            break
+        out.append(node)
+    return out
+
+
+def _raw(host_run: _HostRun, session: Session, task: dict[str, Any]) -> bool:
+    """One `raw` task through the login shell; False if it failed and may not."""
+    began = time.monotonic()
+    command = f"/bin/sh -c {shlex.quote(task['args']['cmd'])}"
+    if task.get("become"):
+        command = f"test $(id -u) = 0 && exec {command}; exec sudo -n -u {shlex.quote(task['become'])} -- {command}"
+    result = run(session.transport, command)
+    rc = result.status if result.status is not None else -1
+    out, err = result.as_text()
+    failed = rc != 0 and task.get("ignore_errors") is not True
+    value = {"rc": rc, "stdout": out, "stderr": err, "stdout_lines": out.splitlines(), "stderr_lines": err.splitlines()}
+    changed = task.get("changed_when") != [False]
+    event: dict[str, Any] = {
+        "ev": "finished",
+        "task": task["id"],
+        "outcome": "failed" if failed else "changed" if changed and rc == 0 else "ignored" if rc else "ok",
+        "changed": changed and rc == 0,
+        "duration_s": round(time.monotonic() - began, 3),
+        "result": {**value, "changed": changed, "failed": rc != 0},
+    }
+    if rc != 0:
+        event["error"] = {"what": f"the command ended with exit status {rc}", "rc": rc, "stderr_tail": err[-4096:]}
+    host_run._event(event)
+    return not failed

@@ -1,0 +1,112 @@
+"""A host during a run: what is known of it, what came of it, and its session."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .errors import ConnectError, OpsError
+from .model import Host
+
+if TYPE_CHECKING:
+    from .config.connection import ConnectionSpec
+    from .remote.session import Session
+
+OUTCOMES = ("ok", "changed", "skipped", "failed", "rescued", "ignored", "unreachable", "unknown")
+
+
+@dataclass
+class HostState:
+    """One host of a run. ``set`` holds registered values and `set_fact`s, ``facts`` what was gathered."""
+
+    host: Host
+    spec: ConnectionSpec
+    set: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] | None = None
+    failed: bool = False
+    unreachable: bool = False
+    error: OpsError | None = None
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    session: Session | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def out(self) -> bool:
+        """Whether the host takes no part in what follows."""
+        return self.failed or self.unreachable
+
+
+class Sessions:
+    """The sessions of a run, one for each host and user of it; opened once, closed together at the end.
+
+    ``open_session`` makes an unopened session from a host's connection settings; it is where SSH begins.
+    """
+
+    def __init__(self, open_session: Callable[[ConnectionSpec], Session]) -> None:
+        self._make = open_session
+        self._all: list[Session] = []
+        self._started: dict[str, Session] = {}
+        self._lock = threading.Lock()
+
+    def prefetch(self, spec: ConnectionSpec) -> None:
+        """Begin to connect, without waiting: the rest of the preparation overlaps with it."""
+        with self._lock:
+            if spec.name in self._started:
+                return
+            session = self._started[spec.name] = self._make(spec)
+            self._all.append(session)
+        session.transport.start_connect()
+
+    def get(self, state: HostState) -> Session:
+        """The open session of a host. Raises ConnectError."""
+        with state.lock:
+            if state.session is None:
+                self.prefetch(state.spec)
+                session = self._started[state.spec.name]
+                session.open()
+                state.session = session
+            return state.session
+
+    def extra(self, spec: ConnectionSpec) -> Session:
+        """One more, for tasks that another host delegates there. Raises ConnectError."""
+        session = self._make(spec)
+        with self._lock:
+            self._all.append(session)
+        session.open()
+        return session
+
+    def all(self) -> list[Session]:
+        """Every session that was begun."""
+        with self._lock:
+            return list(self._all)
+
+    def close(self) -> None:
+        """Close all, in parallel, none for long."""
+        threads = [threading.Thread(target=_close, args=(session,), daemon=True) for session in self.all()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=5)
+
+
+def _close(session: Session) -> None:
+    try:
+        session.close()
+    except (OpsError, OSError):
+        return  # it is being thrown away
+
+
+def task_error(event: Mapping[str, Any]) -> dict[str, Any]:
+    """The error of a `finished` event, with its place as other errors have it."""
+    error = dict(event.get("error") or {})
+    at = error.pop("at", None)
+    lineno = error.pop("lineno", 1)
+    if at:
+        error["at"] = {"file": at[0], "line": at[1] + max(0, lineno - 1), "col": at[2]}
+    error.setdefault("what", "the task failed")
+    return error
+
+
+__all__ = ["OUTCOMES", "ConnectError", "HostState", "Sessions", "task_error"]

@@ -1,0 +1,225 @@
+"""The variables of a run: which values each host sees, in the layers that the planner and the node take (contracts 2)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from .agent.expr import ExprError, Lazy, Scope, UnknownValue, lift
+from .config.connection import ConnectionSpec, connection_of
+from .config.source import SecretRef
+from .config.vars import groups_of, layers_for, load_vars_files, magic_vars
+from .errors import ConfigError, OpsError
+from .files import ControllerFiles
+from .hosts import HostState
+from .model import Host, Inventory, Play, Playbook
+from .plan import HostContext, Planner, problem
+
+if TYPE_CHECKING:
+    from .executor import DeployOptions
+    from .secrets import Secret
+
+#: What is not said by any layer, and Ansible's templates use.
+DEFAULTS = {"ansible_managed": "managed by opsctl"}
+
+
+class Variables:
+    """Values for every host of a run, evaluated when they are needed. Safe from several threads."""
+
+    def __init__(
+        self,
+        playbook: Playbook,
+        inventory: Inventory,
+        options: DeployOptions,
+        on_secret: Callable[[Secret], None] | None = None,
+    ) -> None:
+        """``on_secret`` hears of every secret that is fetched, so that it is masked everywhere."""
+        from .config.bytecode import ByteCode, default_folder
+        from .config.templates import Templates
+
+        self.playbook = playbook
+        self.inventory = inventory
+        self.options = options
+        self.files = ControllerFiles(os.path.dirname(playbook.path))
+        self._secrets: dict[str, str] = {}
+        self._lock = threading.RLock()
+        self.on_secret = on_secret
+        self.extra = self._lift(options.extra)
+        self._groups = groups_of(inventory)
+        self._low: dict[str, dict[str, Any]] = {}
+        self._play_vars: dict[int, dict[str, Any]] = {}
+        folder = default_folder(os.environ)
+        self.templates = Templates(
+            os.path.dirname(playbook.path), environ=os.environ, cache=ByteCode(folder) if folder else None, load=self._include
+        )
+        self.engine = self.templates.engine
+
+    def _include(self, name: str) -> str | None:
+        try:
+            return self.files.read(self.files.find(name, "templates")).decode("utf-8", "replace")
+        except OpsError:
+            return None
+
+    # -- hosts --------------------------------------------------------------------------------------------------------
+
+    def hosts_of(self, play: Play) -> list[str]:
+        """The names of the play's hosts after `--limit`."""
+        from .config.patterns import select
+
+        pattern = play.hosts
+        if _templated(pattern):
+            try:
+                pattern = self.engine.evaluate(lift(pattern), self.engine.scope(DEFAULTS, lift(play.vars), self.extra))
+            except ExprError as exc:
+                raise problem(exc, play.span) from None
+        return [host.name for host in select(self.inventory, pattern, list(self.options.limit) or None, span=play.span)]
+
+    def host(self, name: str) -> Host:
+        """The host ``name``; `localhost` exists without being written down."""
+        if name in self.inventory.hosts:
+            return self.inventory.hosts[name]
+        from .config.patterns import select
+
+        found = select(self.inventory, name)
+        if not found:
+            raise ConfigError(f"there is no host `{name}` in the inventory")
+        return found[0]
+
+    def connection(self, host: Host) -> ConnectionSpec:
+        """How to reach a host, with what the command line says on top."""
+        scope = self.scope(HostContext(host.name, self.low(host), extra=self.extra))
+
+        def render(value: Any) -> Any:
+            if isinstance(value, SecretRef):
+                return self._reveal(value)
+            try:
+                return self.engine.evaluate(lift(value), scope)
+            except ExprError as exc:
+                raise problem(exc, host.span or _nowhere(host.name)) from None
+
+        spec = connection_of(host, render)
+        options = self.options
+        return replace(
+            spec,
+            user=options.remote_user or spec.user,
+            password=options.connect_password or spec.password,
+            become_password=options.become_password or spec.become_password,
+        )
+
+    def _reveal(self, ref: SecretRef) -> str:
+        from .secrets import resolve
+
+        with self._lock:
+            if ref.ref not in self._secrets:
+                secret = resolve(ref.ref, base=os.path.dirname(ref.span.file), span=ref.span)
+                if self.on_secret is not None:
+                    self.on_secret(secret)
+                self._secrets[ref.ref] = secret.reveal()
+            return self._secrets[ref.ref]
+
+    def _lift(self, raw: Any) -> Any:
+        """`lift`, with secrets that are fetched when they are used."""
+        if isinstance(raw, SecretRef):
+            return Lazy(lambda: self._reveal(raw))
+        if isinstance(raw, Mapping):
+            return {str(key): self._lift(value) for key, value in raw.items()}
+        if isinstance(raw, (list, tuple)):
+            return [self._lift(value) for value in raw]
+        return lift(raw)
+
+    # -- layers -------------------------------------------------------------------------------------------------------
+
+    def low(self, host: Host) -> dict[str, Any]:
+        """Everything below the facts: what the inventory says, and what opsctl itself knows."""
+        with self._lock:
+            if host.name not in self._low:
+                merged: dict[str, Any] = dict(DEFAULTS)
+                for layer in layers_for(self.inventory, host):
+                    merged.update(self._lift(layer.vars))
+                self._low[host.name] = merged
+            return self._low[host.name]
+
+    def play_vars(self, play: Play, host: Host) -> dict[str, Any]:
+        """The play's `vars` and `vars_files`."""
+        with self._lock:
+            if play.index not in self._play_vars:
+                out: dict[str, Any] = self._lift(play.vars)
+                scope = self.engine.scope(self.low(host), out, self.extra)
+
+                def render(raw: Any) -> Any:
+                    return self.templates.evaluate(raw, scope)
+
+                for _, values in load_vars_files(play, self.playbook.path, render):
+                    out.update(self._lift(values))
+                self._play_vars[play.index] = out
+            return self._play_vars[play.index]
+
+    def context(self, play: Play, state: HostState, hosts: list[str] | None = None) -> HostContext:
+        """What a host sees in a play. ``hosts`` are the play's hosts."""
+        names = hosts or [state.host.name]
+        magic = magic_vars(
+            self.inventory,
+            state.host,
+            groups=self._groups,
+            playbook=self.playbook.path,
+            play=play,
+            play_hosts=names,
+            check=self.options.check,
+            diff=self.options.diff,
+        )
+        return HostContext(
+            name=state.host.name,
+            low=self.low(state.host),
+            play=self.play_vars(play, state.host),
+            set=dict(state.set),
+            extra={**self.extra, **magic},
+            facts=state.facts,
+        )
+
+    def scope(self, context: HostContext) -> Scope:
+        """The names of a host outside of any task."""
+        return self.engine.scope(context.low, context.facts or {}, context.play, context.set, context.extra)
+
+    def all_of(self, play: Play, state: HostState) -> dict[str, Any]:
+        """Every variable of a host that can be evaluated: `hostvars[...]`."""
+        scope = self.scope(self.context(play, state))
+        out: dict[str, Any] = {}
+        for name in scope:
+            try:
+                out[name] = scope[name]
+            except (ExprError, UnknownValue):
+                continue
+        return out
+
+    # -- planning -----------------------------------------------------------------------------------------------------
+
+    def planner(self, play: Play) -> Planner:
+        """The planner of a play."""
+        from .agent.facts import FACT_NAMES
+        from .remote import bootstrap
+        from .tasks import kind
+
+        return Planner(
+            play,
+            self.engine,
+            self.options.plan(),
+            self.files,
+            kinds=kind,
+            fact_names=FACT_NAMES,
+            jinja_hash=bootstrap.jinja_hash,
+        )
+
+
+def _templated(value: Any) -> bool:
+    if isinstance(value, str):
+        return "{{" in value
+    return isinstance(value, (list, tuple)) and any(map(_templated, value))
+
+
+def _nowhere(name: str) -> Any:
+    from .errors import Span
+
+    return Span(f"host {name}", 1)
