@@ -43,9 +43,9 @@ class TaskRef(TypedDict):
     """A task: `id` is unique in the run, `path` and `line` are where it is written."""
 
     id: str
-    name: str
-    path: str
-    line: int
+    name: str | None
+    path: str | None
+    line: int | None
     kind: NotRequired[str]
 
 
@@ -53,7 +53,7 @@ class Play(TypedDict):
     """A play; `index` counts from 0."""
 
     index: int
-    name: str
+    name: str | None
 
 
 class Counts(TypedDict):
@@ -173,7 +173,7 @@ class TaskFinished(Base):
     outcome: Outcome
     changed: bool
     duration_s: float
-    handler: bool
+    handler: NotRequired[bool]
     result: NotRequired[dict[str, Any]]
     items: NotRequired[list[Item]]
     diff: NotRequired[Diff | list[Diff]]

@@ -159,7 +159,7 @@ def deploy_options(common: Common, flags: DeployFlags) -> DeployOptions:
         start_at=flags.start_at,
         extra=extra_vars(common),
         forks=common.forks,
-        host_key=common.host_key,
+        host_key=common.host_key or "accept-new",
         remote_user=common.user,
         connect_password=login,
         become_password=become,
@@ -322,6 +322,16 @@ def _words(values: Iterable[str]) -> frozenset[str]:
 
 
 # -- lists
+
+
+def explain(inventory: Inventory, host: str, name: str, common: Common) -> list[tuple[str, Any, str]]:
+    """The places that give ``name`` a value for ``host``, the winner first: layer, value, ``file:line:col``."""
+    from ..config.patterns import host_of
+    from ..config.vars import explain, magic_vars
+
+    found = host_of(inventory, host)
+    origins = explain(inventory, found, name, extra=extra_vars(common), magic=magic_vars(inventory, found))
+    return [(one.layer, one.value, str(one.span) if one.span is not None else "") for one in reversed(origins)]
 
 
 def play_hosts(play: Play, inventory: Inventory, common: Common) -> list[str]:

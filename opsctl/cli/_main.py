@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 import click
 
@@ -64,8 +65,9 @@ def usage_error(exc: click.ClickException) -> UsageError:
     command = ctx.command_path if ctx is not None else "opsctl"
     hint = f"`{command} --help` tells the options"
     if isinstance(exc, click.NoSuchOption):
-        if exc.possibilities:
-            hint = "did you mean " + " or ".join(f"`{name}`" for name in sorted(exc.possibilities)) + "?"
+        close = get_close_matches(exc.option_name, exc.possibilities or (), n=1)
+        if close:
+            hint = f"did you mean `{close[0]}`?"
         return UsageError(f"`{command}` has no option `{exc.option_name}`", hint=hint)
     message = exc.format_message().strip().rstrip(".")
     return UsageError(message[:1].lower() + message[1:], hint=hint)

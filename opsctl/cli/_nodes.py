@@ -39,7 +39,7 @@ class Nodes:
         from ..config.patterns import host_of
 
         host = host_of(self.inventory, name)
-        return connection_of(host, _renderer(host, _app.extra_vars(self.common)))
+        return connection_of(host, _renderer(self.inventory, host, _app.extra_vars(self.common)))
 
     def transport(self, name: str) -> Transport:
         """The way to ``name``, not yet connected."""
@@ -136,19 +136,23 @@ def tell(err: OpsError, name: str, *, as_json: bool) -> None:
     report(err, as_json=as_json)
 
 
-def _renderer(host: Host, extra: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Evaluates templates with the host's own variables, and gets secrets."""
+def _renderer(inventory: Inventory, host: Host, extra: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Evaluates templates with the variables that the inventory has for the host, and gets secrets."""
 
     def render(value: Any) -> Any:
         from ..config.source import SecretRef
+        from ..config.templates import Templates
+        from ..config.vars import SecretLayer, layers_for, magic_vars
         from ..secrets import resolve
 
-        if isinstance(value, SecretRef):
-            return resolve(value.ref, base=os.path.dirname(value.span.file), span=value.span)
-        from ..agent.expr import Engine, Scope, lift
+        def secret(ref: SecretRef) -> Secret:
+            return resolve(ref.ref, base=os.path.dirname(ref.span.file), span=ref.span)
 
-        engine = Engine()
-        layers = [{"inventory_hostname": host.name, "group_names": list(host.groups)}, lift(host.vars), lift(extra)]
-        return engine.evaluate(lift(value), Scope(engine, layers))
+        if isinstance(value, SecretRef):
+            return secret(value)
+        templates = Templates(environ=os.environ)
+        layers = layers_for(inventory, host, extra=extra, magic=magic_vars(inventory, host))
+        revealed = [SecretLayer(layer.vars, lambda ref: secret(ref).reveal()) for layer in layers]
+        return templates.evaluate(value, templates.scope(*revealed))
 
     return render

@@ -30,7 +30,7 @@ def command(shared: Common, pattern: str | None, explain: str | None, graph: boo
         if pattern is None:
             raise UsageError("`--explain` needs a host", hint=f"opsctl inventory HOST --explain {explain}")
         names = _app.some_hosts(inventory, [pattern], shared.limit)
-        _app.explain(inventory, names, explain, shared)
+        _explain(inventory, names, explain, shared)
         return 0
     names = _app.some_hosts(inventory, [pattern] if pattern else [], shared.limit)
     if shared.json:
@@ -46,6 +46,37 @@ def command(shared: Common, pattern: str | None, explain: str | None, graph: boo
         for name in names:
             sys.stdout.write("\n".join(_variables(inventory, name)) + "\n")
     return 0
+
+
+def _explain(inventory: Inventory, names: list[str], variable: str, shared: Common) -> None:
+    """Where each host has ``variable`` from: the winner first, then what it wins over."""
+    from ..ui.json import dumps
+    from ..ui.text import clean
+    from . import _app
+
+    for name in names:
+        places = [
+            {"layer": layer, "value": _shown(variable, value), "at": at}
+            for layer, value, at in _app.explain(inventory, name, variable, shared)
+        ]
+        if shared.json:
+            sys.stdout.write(dumps({"host": name, "variable": variable, "places": places}) + "\n")
+            continue
+        if not places:
+            raise UsageError(
+                f"`{variable}` has no value for {name} before a playbook runs",
+                hint=f"`opsctl inventory {name}` lists its variables",
+            )
+        width = max(len(place["layer"]) for place in places)
+        lines = [f"{name}  {variable} = {_text(places[0]['value'])}"]
+        for number, place in enumerate(places):
+            value = "wins" if number == 0 else f"over {_text(place['value'])}"
+            lines.append(f"  {place['layer']:<{width}}  {value}  {place['at']}".rstrip())
+        sys.stdout.write("\n".join(clean(line) for line in lines) + "\n")
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _groups(inventory: Inventory, name: str) -> list[str]:
@@ -67,7 +98,7 @@ def _variables(inventory: Inventory, name: str) -> Iterator[str]:
     groups = ", ".join(_groups(inventory, name))
     yield clean(name) + (f"   groups: {clean(groups)}" if groups else "")
     for key, value in sorted(host.vars.items(), key=lambda item: str(item[0])):
-        yield clean(f"  {key} = {json.dumps(_shown(key, value), ensure_ascii=False, default=str)}")
+        yield clean(f"  {key} = {_text(_shown(key, value))}")
 
 
 def _document(inventory: Inventory, names: list[str]) -> Mapping[str, Any]:
@@ -119,7 +150,8 @@ def _tree(inventory: Inventory, wanted: set[str]) -> Iterator[str]:
     for name in inventory.groups:
         if name not in children and name not in ("all", "ungrouped"):
             yield from below(name, 1, ("all",))
-    grouped = {host for group in inventory.groups.values() if group.name not in ("all", "ungrouped") for host in group.hosts}
+    own = [group for group in inventory.groups.values() if group.name not in ("all", "ungrouped")]
+    grouped = {host for group in own for host in group.hosts}
     for host in inventory.hosts:
         if host in wanted and host not in grouped:
             yield f"  {clean(host)}"
