@@ -13,6 +13,7 @@ with a HOME and a state directory each.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -20,13 +21,15 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .leaks import MARKER
+from .leaks import MARKER, processes
 from .sshd import Sshd
 
 #: Seconds after which a command that should long have ended is killed and the test fails.
@@ -66,6 +69,16 @@ class TestNode:
             "files": str(self.files),
         }
 
+    def processes(self) -> dict[int, str]:
+        """Pid -> command line of what opsctl runs on the node now."""
+        return processes(self.marker)
+
+    def end_processes(self) -> None:
+        """Kill what a test left running on the node on purpose."""
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
 
 @dataclass
 class Run:
@@ -76,6 +89,7 @@ class Run:
     stdout: str
     stderr: str
     events: list[dict[str, Any]] = field(default_factory=list)
+    max_rss: int = 0  #: bytes, of the controller
 
     def tasks(self, host: str | None = None) -> list[dict[str, Any]]:
         """The `task_finished` events, in their order (of one host)."""
@@ -157,28 +171,42 @@ class Project:
 
     def opsctl(self, *argv: str, stdin: str | None = None, deadline: float = DEADLINE, cwd: str = "") -> Run:
         """Run `opsctl ARGV` in the project to its end. With ``--json`` the events are parsed."""
-        done = subprocess.run(
-            [sys.executable, "-m", "opsctl.cli", *argv],
-            cwd=self.directory / cwd,
-            env=self.env,
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            timeout=deadline,
-        )
-        return self._run(list(argv), done.returncode, done.stdout, done.stderr)
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            given.write((stdin or "").encode())
+            given.seek(0)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "opsctl.cli", *argv],
+                cwd=self.directory / cwd,
+                env=self.env,
+                stdin=given,
+                stdout=out,
+                stderr=err,
+            )
+            timer = threading.Timer(deadline, process.kill)
+            timer.start()
+            _, status, usage = os.wait4(process.pid, 0)
+            timer.cancel()
+            process.returncode = os.waitstatus_to_exitcode(status)
+            said = []
+            for file in (out, err):
+                file.seek(0)
+                said.append(file.read().decode(errors="surrogateescape"))
+        run = self.judge(list(argv), process.returncode, *said)
+        run.max_rss = usage.ru_maxrss * 1024
+        return run
 
-    def _run(self, argv: list[str], code: int, stdout: str, stderr: str) -> Run:
+    def judge(self, argv: list[str], code: int, stdout: str, stderr: str) -> Run:
+        """What a command that ended has said; fails the test when opsctl itself broke."""
         run = Run(["opsctl", *argv], code, stdout, stderr)
-        if "--json" in argv and code != -signal.SIGKILL:
+        assert code != -signal.SIGKILL, f"killed at its deadline: {run.explain()}"
+        crashes = [path.read_text() for path in self.home.rglob("crashes/*.txt")]
+        assert not crashes, f"{run.explain()}\n{crashes[0]}"
+        if "--json" in argv:
             try:
                 run.events = [json.loads(line) for line in stdout.splitlines()]
             except ValueError:
                 raise AssertionError(f"a line of --json is no JSON: {run.explain()}") from None
         assert "Traceback (most recent call last)" not in stderr, run.explain()
-        assert "opsctl itself failed" not in stdout + stderr, run.explain()
         return run
 
     def start(self, *argv: str) -> subprocess.Popen[str]:

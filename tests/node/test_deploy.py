@@ -1,0 +1,233 @@
+"""The road end to end, over a real sshd: a playbook goes in, the node changes, events come out."""
+
+from __future__ import annotations
+
+import json
+
+from tests.support.project import Project, TestNode
+
+
+def test_a_file_is_made_once(project: Project, node: TestNode) -> None:
+    """The first run makes the file, the second finds it as it should be; the recap counts each task once."""
+    book = """
+        - hosts: all
+          tasks:
+            - name: greet
+              copy: {dest: "{{ files }}/greeting", content: "hello\\n", mode: "0640"}
+    """
+    first, second = project.twice(book, node)
+    assert (first.outcomes, second.outcomes) == (["changed"], ["ok"])
+    made = node.files / "greeting"
+    assert made.read_text() == "hello\n" and made.stat().st_mode & 0o7777 == 0o640
+    assert first.counts("n1") == {"changed": 1} and second.counts("n1") == {"ok": 1}
+
+
+def test_results_decide_on_the_node(project: Project, node: TestNode) -> None:
+    """register, when, changed_when, failed_when and values built from results, in one exchange."""
+    run = project.deploy(
+        """
+        - hosts: all
+          tasks:
+            - {name: ask, command: echo 42, register: answer, changed_when: false}
+            - {name: when, command: echo yes, when: answer.stdout == '42', changed_when: "'yes' in result.stdout",
+               register: result}
+            - {name: not, command: echo no, when: answer.stdout | int > 42}
+            - {name: typed, set_fact: {number: "{{ answer.stdout | int }}"}}
+            - {name: kept, assert: {that: [number == 42, "number is number", "result is changed"]}}
+            - {name: written, copy: {dest: "{{ files }}/answer", content: "{{ answer.stdout }}"}}
+            - {name: fails, command: "true", failed_when: number == 42, ignore_errors: true}
+        """,
+        node,
+    ).ok()
+    assert run.outcomes == ["ok", "changed", "skipped", "ok", "ok", "changed", "ignored"]
+    assert (node.files / "answer").read_text() == "42"
+    sessions = node.server.log_text().count("Starting session: ")
+    assert sessions == 1, f"{sessions} sessions for one play"
+
+
+def test_loops(project: Project, node: TestNode) -> None:
+    """Lists, dictionaries and results are looped over; a loop is one task whose items have outcomes of their own."""
+    run = project.deploy(
+        """
+        - hosts: all
+          vars: {sizes: {small: 1, big: 2}}
+          tasks:
+            - {name: list, copy: {dest: "{{ files }}/{{ item }}", content: "{{ item }}"}, loop: [a, b, c]}
+            - {name: dict, copy: {dest: "{{ files }}/{{ item.key }}", content: "{{ item.value }}"},
+               loop: "{{ sizes | dict2items }}"}
+            - {name: results, command: "cat {{ files }}/{{ item }}", loop: [a, b], register: read, changed_when: false}
+            - {name: over results, copy: {dest: "{{ files }}/again-{{ item.item }}", content: "{{ item.stdout }}!"},
+               loop: "{{ read.results }}"}
+            - {name: some, command: "echo {{ item }}", loop: [1, 2, 3], when: item > 1, changed_when: item == 3}
+            - {name: none, command: echo, loop: []}
+        """,
+        node,
+    ).ok()
+    assert run.outcomes == ["changed", "changed", "ok", "changed", "changed", "skipped"]
+    assert [item["outcome"] for item in run.task("some")["items"]] == ["skipped", "ok", "changed"]
+    assert (node.files / "again-b").read_text() == "b!"
+    assert (node.files / "big").read_text() == "2"
+    assert sum(run.counts("n1").values()) == 6
+
+
+def test_until_retries(project: Project, node: TestNode) -> None:
+    """A task with `until` runs again on the node until the condition holds, and fails when it never does."""
+    run = project.deploy(
+        """
+        - hosts: all
+          tasks:
+            - name: third time
+              shell: echo x >> {{ files }}/tries; wc -l < {{ files }}/tries
+              register: tries
+              until: tries.stdout | int >= 3
+              retries: 5
+              delay: 0
+            - name: never
+              command: "false"
+              register: it
+              until: it.rc == 0
+              retries: 2
+              delay: 0
+        """,
+        node,
+    )
+    assert run.code == 1 and run.outcomes == ["changed", "failed"]
+    assert run.task("third time")["result"]["attempts"] == 3
+    assert (node.files / "tries").read_text() == "x\n" * 3
+
+
+def test_block_rescue_always(project: Project, node: TestNode) -> None:
+    """A failure jumps to `rescue`, `always` runs either way, and the run goes on after a rescued block."""
+    run = project.deploy(
+        """
+        - hosts: all
+          tasks:
+            - block:
+                - {name: fails, command: "false"}
+                - {name: not reached, command: "true"}
+              rescue:
+                - {name: rescue, debug: {msg: "{{ ansible_failed_task.name }} {{ ansible_failed_result.rc }}"}}
+              always:
+                - {name: always, command: "true", changed_when: false}
+            - {name: goes on, command: "true", changed_when: false}
+            - block:
+                - {name: fails again, command: "false"}
+              always:
+                - {name: always again, command: "true", changed_when: false}
+            - {name: never, command: "true"}
+        """,
+        node,
+    )
+    assert run.code == 1
+    assert [(event["task"]["name"], event["outcome"]) for event in run.tasks()] == [
+        ("fails", "rescued"),
+        ("rescue", "ok"),
+        ("always", "ok"),
+        ("goes on", "ok"),
+        ("fails again", "failed"),
+        ("always again", "ok"),
+    ]
+    assert "fails 1" in json.dumps(run.task("rescue"))
+    assert run.finished["ok"] is False
+
+
+def test_handlers(project: Project, node: TestNode) -> None:
+    """A handler runs once, at the end of the play or at a flush, in the order of its definition, only after a change;
+    `listen` gives it further names."""
+    book = """
+        - hosts: all
+          tasks:
+            - {name: one, copy: {dest: "{{ files }}/one", content: "1"}, notify: [second, first]}
+            - {name: two, copy: {dest: "{{ files }}/two", content: "2"}, notify: first}
+            - meta: flush_handlers
+            - {name: three, copy: {dest: "{{ files }}/three", content: "3"}, notify: everyone}
+          handlers:
+            - {name: first, command: echo first}
+            - {name: second, command: echo second}
+            - {name: third, command: echo third, listen: everyone}
+            - {name: idle, command: echo idle}
+    """
+    first, second = project.twice(book, node)
+    names = [event["task"]["name"] for event in first.tasks()]
+    assert names == ["one", "two", "first", "second", "three", "third"]
+    assert [event["handler"] for event in first.tasks()] == [False, False, True, True, False, True]
+    assert second.outcomes == ["ok", "ok", "ok"]
+
+
+def test_handlers_wait_for_the_next_run_after_a_failure(project: Project, node: TestNode) -> None:
+    """A handler that was notified before the run failed runs at the next run's handler point, though nothing changes."""
+    book = """
+        - hosts: all
+          tasks:
+            - {name: change, copy: {dest: "{{ files }}/conf", content: "1"}, notify: restart}
+            - {name: perhaps, command: "test -e {{ files }}/good", changed_when: false}
+          handlers:
+            - {name: restart, shell: "echo restarted >> {{ files }}/log"}
+    """
+    assert project.deploy(book, node).code == 1
+    assert not (node.files / "log").exists()
+    (node.files / "good").touch()
+    run = project.deploy(book).ok()
+    assert run.task("restart")["outcome"] == "changed" and run.task("change")["outcome"] == "ok"
+    assert (node.files / "log").read_text() == "restarted\n"
+    assert "restart" not in [event["task"]["name"] for event in project.deploy(book).ok().tasks()]
+
+
+def test_selection(project: Project, node: TestNode) -> None:
+    """--tags, --skip-tags and --start-at choose tasks; `always` and `never` behave as in Ansible."""
+    book = """
+        - hosts: all
+          tasks:
+            - {name: a, command: echo a, tags: [x]}
+            - {name: b, command: echo b, tags: [y]}
+            - {name: c, command: echo c, tags: [always]}
+            - {name: d, command: echo d, tags: [never, z]}
+            - {name: e, command: echo e}
+    """
+
+    def names(*args: str) -> str:
+        run = project.deploy(book, node, args=args).ok()
+        return "".join(event["task"]["name"] for event in run.tasks() if event["outcome"] != "skipped")
+
+    assert names() == "abce"
+    assert names("--tags", "x") == "ac"
+    assert names("--tags", "x,z") == "acd"
+    assert names("--skip-tags", "x,always") == "be"
+    assert names("--start-at", "c") == "ce"
+
+
+def test_environment_and_templates(project: Project, node: TestNode) -> None:
+    """`environment` reaches commands with every byte intact, a template is rendered here with the host's variables."""
+    project.write("hello.j2", "{% for n in numbers %}{{ n }};{% endfor %}{{ inventory_hostname }}\n")
+    hard = "a 'quoted' \"word\" $HOME; `x` \\n ü"
+    run = project.deploy(
+        f"""
+        - hosts: all
+          vars: {{numbers: [1, 2], hard: {json.dumps(hard)}}}
+          environment: {{HARD: "{{{{ hard }}}}"}}
+          tasks:
+            - {{name: env, shell: 'printf %s "$HARD" > {{{{ files }}}}/env'}}
+            - {{name: template, template: {{src: hello.j2, dest: "{{{{ files }}}}/hello"}}}}
+        """,
+        node,
+    ).ok()
+    assert run.outcomes == ["changed", "changed"]
+    assert (node.files / "env").read_text() == hard
+    assert (node.files / "hello").read_text() == "1;2;n1\n"
+
+
+def test_data_from_a_node_is_never_a_template(project: Project, node: TestNode) -> None:
+    """Output that looks like Jinja2 stays what it is, also when it goes through variables and into a file."""
+    evil = "{{ 6 * 7 }}{% if true %}x{% endif %}"
+    (node.files / "evil").write_text(evil)
+    project.deploy(
+        """
+        - hosts: all
+          tasks:
+            - {command: "cat {{ files }}/evil", register: evil, changed_when: false}
+            - {set_fact: {taken: "{{ evil.stdout }}"}}
+            - {copy: {dest: "{{ files }}/copied", content: "{{ taken }}"}}
+        """,
+        node,
+    ).ok()
+    assert (node.files / "copied").read_text() == evil
