@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import plan
+from . import plan as planning
 from .agent.expr import Unknown
 from .asks import Answers
 from .batch import Batch
@@ -48,9 +48,9 @@ class DeployOptions:
     become_password: Secret | None = None
     reconnect: float = 600.0
 
-    def plan(self) -> plan.PlanOptions:
+    def plan(self) -> planning.PlanOptions:
         """The part that the planner needs."""
-        return plan.PlanOptions(self.check, self.diff, self.tags, self.skip_tags, self.start_at)
+        return planning.PlanOptions(self.check, self.diff, self.tags, self.skip_tags, self.start_at)
 
 
 @dataclass
@@ -143,7 +143,7 @@ class Run:
         plays = list(self.playbook.plays)
         if self.options.start_at is None:
             return plays
-        found = plan.start_at(plays, self.options.start_at)
+        found = planning.start_at(plays, self.options.start_at)
         if found is None:
             import difflib
 
@@ -157,7 +157,7 @@ class Run:
         from dataclasses import replace
 
         return [
-            replace(play, nodes=plan.drop_before(play.nodes, task_id)) if play.index == index else play
+            replace(play, nodes=planning.drop_before(play.nodes, task_id)) if play.index == index else play
             for play in plays
             if play.index >= index
         ]
@@ -210,9 +210,9 @@ class _Prepared:
         self.run_ = run
         self.play = play
         self.hosts = [name for name in hosts if not run.states[name].out]
-        self.planner: plan.Planner = run.variables.planner(play)
-        self.segments: dict[str, plan.Segment] = {}
-        self._recorders: dict[str, plan.Recorder] = {}
+        self.planner: planning.Planner = run.variables.planner(play)
+        self.segments: dict[str, planning.Segment] = {}
+        self._recorders: dict[str, planning.Recorder] = {}
         self.batches = list(batches(play, self.hosts))
 
     def plan(self) -> None:
@@ -220,7 +220,7 @@ class _Prepared:
         for name in self.batches[0] if self.batches else ():
             self._segment(name, 0)
 
-    def _segment(self, name: str, batch: int) -> plan.Segment:
+    def _segment(self, name: str, batch: int) -> planning.Segment:
         if name not in self.segments:
             run = self.run_
             state = run.states[name]
@@ -229,9 +229,9 @@ class _Prepared:
             self.segments[name] = self.planner.segment(context, segment_id, run.bus.run)
         return self.segments[name]
 
-    def recorder(self, host: str) -> plan.Recorder:
+    def recorder(self, host: str) -> planning.Recorder:
         """What remembers the files that ``host`` asks for while it runs."""
-        return self._recorders.setdefault(host, plan.Recorder(self.run_.variables.files))
+        return self._recorders.setdefault(host, planning.Recorder(self.run_.variables.files))
 
     def blob_sources(self, host: str) -> Mapping[str, BlobSource]:
         """The content that ``host`` may ask for, now or later."""

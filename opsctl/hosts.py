@@ -101,12 +101,14 @@ def _close(session: Session) -> None:
 def task_error(event: Mapping[str, Any]) -> dict[str, Any]:
     """The error of a `finished` event, with its place as other errors have it."""
     error = dict(event.get("error") or {})
-    at = error.pop("at", None)
-    lineno = error.pop("lineno", 1)
-    if at:
-        error["at"] = {"file": at[0], "line": at[1] + max(0, lineno - 1), "col": at[2]}
+    at, lineno = error.pop("at", None), error.pop("lineno", 1)
     error.setdefault("what", "the task failed")
+    if at:
+        from .agent.expr import ExprError, Undefined
+        from .config.templates import locate
+
+        name = error.pop("name", None)
+        args = (error["what"], at, lineno, error.get("hint"))
+        error.update(locate(Undefined(name, *args) if name else ExprError(*args)).as_dict())
+        error.pop("type", None)
     return error
-
-
-__all__ = ["OUTCOMES", "ConnectError", "HostState", "Sessions", "task_error"]

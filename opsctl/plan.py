@@ -25,6 +25,7 @@ from .agent.expr import (
     lift,
     to_wire,
 )
+from .config.templates import locate
 from .errors import ConfigError, OpsError, Span
 from .model import Block, Node, Play, Task, walk
 from .tasks.base import BadArgs, Files, Kind, TreeEntry
@@ -152,16 +153,6 @@ def drop_before(nodes: Sequence[Node], task_id: str) -> tuple[Node, ...]:
             found = True
             out.append(Block(node.span, drop_before(node.block, task_id), node.rescue, node.always, node.name))
     return tuple(out)
-
-
-def problem(exc: ExprError, fallback: Span, known: Iterable[str] = ()) -> ConfigError:
-    """An expression's error with its place."""
-    from .config.templates import located
-
-    out = located(exc, known)
-    if out.span is None:
-        out.span = fallback
-    return out
 
 
 class Planner:
@@ -412,7 +403,7 @@ class _TaskBuilder:
         except ExprError as exc:
             if self.guarded:
                 return False, self.b._ship(value, self.layers)
-            raise problem(exc, self.task.span, self.scope) from None
+            raise locate(exc, self.task.span, self.scope) from None
 
     def _now(self, raw: Any, what: str) -> Any:
         """A value that must be known before the play starts."""
@@ -523,7 +514,7 @@ class _TaskBuilder:
                 if self.guarded or out:
                     later = True
                 else:
-                    raise problem(exc, self.task.span, self.scope) from None
+                    raise locate(exc, self.task.span, self.scope) from None
             if later or out:
                 # After one that only the node can tell, the rest is its turn too: they may rely on it.
                 out.append(self.b._ship(one, self.layers))
@@ -582,7 +573,7 @@ class _TaskBuilder:
                     value = self.engine.evaluate(value, scope)
                 except ExprError as exc:
                     if not self.guarded:
-                        raise problem(exc, self.task.span, self.scope) from None
+                        raise locate(exc, self.task.span, self.scope) from None
             out[name] = self.b._ship(value, self.layers)
         return out, extra
 
@@ -598,7 +589,7 @@ class _TaskBuilder:
         except ExprError as exc:
             if self.guarded:
                 return True
-            raise problem(exc, self.task.span, self.scope) from None
+            raise locate(exc, self.task.span, self.scope) from None
         if not isinstance(got, Omit):
             known[name] = got
         return False

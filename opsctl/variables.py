@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from .agent.expr import ExprError, Lazy, Scope, UnknownValue, lift
 from .config.connection import ConnectionSpec, connection_of
 from .config.source import SecretRef
+from .config.templates import Templates, locate
 from .config.vars import groups_of, layers_for, load_vars_files, magic_vars
 from .errors import ConfigError, OpsError
 from .files import ControllerFiles
 from .hosts import HostState
 from .model import Host, Inventory, Play, Playbook
-from .plan import HostContext, Planner, problem
+from .plan import HostContext, Planner
 
 if TYPE_CHECKING:
     from .executor import DeployOptions
@@ -38,7 +39,6 @@ class Variables:
     ) -> None:
         """``on_secret`` hears of every secret that is fetched, so that it is masked everywhere."""
         from .config.bytecode import ByteCode, default_folder
-        from .config.templates import Templates
 
         self.playbook = playbook
         self.inventory = inventory
@@ -74,7 +74,7 @@ class Variables:
             try:
                 pattern = self.engine.evaluate(lift(pattern), self.engine.scope(DEFAULTS, lift(play.vars), self.extra))
             except ExprError as exc:
-                raise problem(exc, play.span) from None
+                raise locate(exc, play.span) from None
         return [host.name for host in select(self.inventory, pattern, list(self.options.limit) or None, span=play.span)]
 
     def host(self, name: str) -> Host:
@@ -98,7 +98,7 @@ class Variables:
             try:
                 return self.engine.evaluate(lift(value), scope)
             except ExprError as exc:
-                raise problem(exc, host.span or _nowhere(host.name)) from None
+                raise locate(exc, host.span or _nowhere(host.name)) from None
 
         spec = connection_of(host, render)
         options = self.options

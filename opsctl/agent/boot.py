@@ -13,9 +13,10 @@ import os
 import stat
 import struct
 import sys
+from typing import Any, Dict, Tuple
 
 
-def state_dir():
+def state_dir() -> str:
     """Where the agent keeps its cache and state on this machine (contracts 5): local, never shared over NFS homes."""
     forced = os.environ.get("OPSCTL_NODE_STATE_DIR")
     if forced:
@@ -31,7 +32,7 @@ def state_dir():
     return os.path.join(base, "opsctl", machine)
 
 
-def private_dir(path):
+def private_dir(path: str) -> str:
     """Make ``path`` ours alone; refuse one that another user owns or can write (contracts 5)."""
     if not os.path.isdir(path):
         parent = os.path.dirname(path)
@@ -51,7 +52,7 @@ def private_dir(path):
     return path
 
 
-def digest(files):
+def digest(files: Dict[str, str]) -> str:
     """The hash by which the agent is known: over names and sources, in order."""
     h = hashlib.sha256()
     for name in sorted(files):
@@ -61,7 +62,7 @@ def digest(files):
     return h.hexdigest()
 
 
-def stored(root):
+def stored(root: str) -> Dict[str, str]:
     """The sources under ``root`` as {name: text}."""
     out = {}
     for base, dirs, names in os.walk(root):
@@ -73,7 +74,7 @@ def stored(root):
     return out
 
 
-def store(root, files):
+def store(root: str, files: Dict[str, str]) -> None:
     """Write sources and their byte code to ``root`` in one rename."""
     import py_compile
     import shutil
@@ -105,14 +106,14 @@ def store(root, files):
         shutil.rmtree(tmp, ignore_errors=True)
 
 
-def compiled(root):
+def compiled(root: str) -> bool:
     """True when this interpreter's byte code is in the cache (a second Python on the node has its own)."""
     import importlib.util
 
     return os.path.exists(importlib.util.cache_from_source(os.path.join(root, "opsctl_agent", "main.py")))
 
 
-def read_exact(n):
+def read_exact(n: int) -> bytes:
     out = b""
     while len(out) < n:
         piece = os.read(0, min(65536, n - len(out)))
@@ -122,12 +123,12 @@ def read_exact(n):
     return out
 
 
-def send(header):
+def send(header: Dict[str, Any]) -> None:
     data = json.dumps(header).encode()
     os.write(1, struct.pack(">II", len(data), 0) + data)
 
 
-def receive(agent_hash):
+def receive(agent_hash: str) -> Tuple[Dict[str, str], bytes]:
     """Read frames until the bundle comes; returns (files, bytes of the frames that came before it)."""
     import zlib
 
@@ -145,7 +146,7 @@ def receive(agent_hash):
         early += lengths + head + body
 
 
-def main():
+def main() -> None:
     nonce, agent_hash = sys.argv[1:3]
     if sys.version_info < (3, 8):
         sys.exit(94)
@@ -177,7 +178,7 @@ def main():
         sys.exit(93)
     sys.dont_write_bytecode = True
     sys.path.insert(0, root)
-    from opsctl_agent.main import run
+    from opsctl_agent.main import run  # type: ignore[import-not-found]
 
     run(early, state_dir(), agent_hash, root)
 

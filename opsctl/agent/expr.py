@@ -83,7 +83,7 @@ class Template:
         return "%s(%r)" % (type(self).__name__, self.src)
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.src == other.src  # type: ignore[attr-defined]
+        return type(self) is type(other) and self.src == getattr(other, "src", None)
 
     def __hash__(self) -> int:
         return hash((type(self).__name__, self.src))
@@ -414,8 +414,11 @@ class Engine:
 
     def _make_env(self, options: Dict[str, Any]) -> Any:
         import jinja2
+        import jinja2.runtime as runtime
 
         from . import filters
+
+        missing: Any = vars(runtime)["missing"]
 
         sources: Dict[str, str] = {}
 
@@ -425,7 +428,7 @@ class Engine:
             text = self._load(name) if self._load is not None else None
             return None if text is None else (text, None, lambda: True)
 
-        class Context(jinja2.runtime.Context):
+        class Context(runtime.Context):
             def resolve_or_missing(self, key: str) -> Any:
                 if key in self.vars:
                     return self.vars[key]
@@ -433,10 +436,10 @@ class Engine:
                     try:
                         return self.parent[key]
                     except Undefined as exc:
-                        return env.undefined(hint=exc, name=exc.name)
+                        return env.undefined(hint=exc, name=exc.name)  # type: ignore[arg-type]
                 if key == "vars":
                     return self.parent
-                return env.globals.get(key, jinja2.runtime.missing)
+                return env.globals.get(key, missing)
 
             def get_all(self) -> Dict[str, Any]:
                 return {**{name: self.parent[name] for name in self.parent}, **self.vars}
@@ -447,7 +450,7 @@ class Engine:
             undefined=_missing_class(), loader=jinja2.FunctionLoader(load), cache_size=-1, bytecode_cache=self._byte_code, **settings
         )
         env.context_class = Context
-        env.opsctl_sources = sources  # type: ignore[attr-defined]
+        setattr(env, "opsctl_sources", sources)
         env.filters.update(filters.FILTERS)
         env.tests.update(filters.TESTS)
         env.globals.update({"omit": OMIT, "undef": filters.undef, "now": filters.now})
@@ -457,6 +460,9 @@ class Engine:
 
 def _missing_class() -> Any:
     import jinja2
+    import jinja2.runtime as runtime
+
+    missing: Any = vars(runtime)["missing"]
 
     class Missing(jinja2.StrictUndefined):
         """Undefined that says which name, and lets `a.b.c | default(x)` pass as Ansible's does."""
@@ -469,7 +475,7 @@ def _missing_class() -> Any:
                 raise self._undefined_hint
             if self._undefined_hint:
                 message = self._undefined_hint
-            elif self._undefined_obj is jinja2.runtime.missing:
+            elif self._undefined_obj is missing:
                 message = "`%s` is undefined" % name
             else:
                 message = "%s has no `%s`" % (_show(self._undefined_obj), name)
@@ -483,7 +489,7 @@ def _missing_class() -> Any:
         def __getitem__(self, name: Any) -> Any:
             return self
 
-        __iter__ = __str__ = __len__ = __eq__ = __ne__ = __bool__ = __hash__ = _fail_with_undefined_error  # type: ignore[assignment]
+        __iter__ = __str__ = __len__ = __eq__ = __ne__ = __bool__ = __hash__ = _fail_with_undefined_error
         __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __lt__ = __le__ = __gt__ = __ge__ = _fail_with_undefined_error
         __contains__ = __call__ = __int__ = __float__ = __mod__ = __rmod__ = __neg__ = __pos__ = _fail_with_undefined_error
 

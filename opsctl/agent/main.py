@@ -2,9 +2,10 @@
 
 import os
 import sys
+from typing import Any, Dict
 
 
-def machine_facts():
+def machine_facts() -> Dict[str, Any]:
     """What identifies this machine and login: who runs here, and whether it was rebooted since."""
     out = {
         "python": sys.executable,

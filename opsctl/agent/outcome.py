@@ -28,6 +28,7 @@ def failure(what: str, source: Any) -> Dict[str, Any]:
     """An error as events carry it: what / cause / hint and, of a command, rc, signal and the end of stderr."""
     if isinstance(source, ExprError):
         out: Dict[str, Any] = {"what": what or source.message, "hint": source.hint, "at": source.at, "lineno": source.lineno}
+        out["name"] = getattr(source, "name", None)
         return {key: value for key, value in out.items() if value is not None}
     if isinstance(source, Exception):
         out = {"what": what or str(source)}

@@ -162,7 +162,7 @@ class Supervisor:
                     self._out += wire.pack(ask)
                 missing = [sha for sha, blob in self._blobs.items() if "path" not in blob]
                 if missing or self._jinja_missing:
-                    need = {"t": "need", "blobs": missing, "offsets": {s: self._blobs[s].get("got", 0) for s in missing}}
+                    need: Dict[str, Any] = {"t": "need", "blobs": missing, "offsets": {s: self._blobs[s].get("got", 0) for s in missing}}
                     if self._jinja_missing:
                         need["jinja"] = self.segment.get("jinja")
                     self._out += wire.pack(need)
@@ -342,7 +342,7 @@ class Supervisor:
                 if kill_at is not None and now >= kill_at:
                     self.workers.lost(handle)
                     self.check_stop()
-                    return {"failed": True, "msg": "timed out after %g s; its process had to be killed" % limit, "result": {}}
+                    return {"failed": True, "msg": "timed out after %g s; its process had to be killed" % (limit or 0), "result": {}}
                 continue
             frame = handle.link.receive()
             if frame is None:
@@ -354,7 +354,7 @@ class Supervisor:
             if kind == "done":
                 if header.get("cancelled"):
                     self.check_stop()
-                    header["msg"] = "timed out after %g s" % limit
+                    header["msg"] = "timed out after %g s" % (limit or 0)
                 return header
             if kind == "begin":
                 told = True
