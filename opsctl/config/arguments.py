@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from ..errors import ConfigError, Span
@@ -25,15 +25,33 @@ def bare(name: Any) -> str:
     return text
 
 
-def known_kinds() -> dict[str, Any]:
-    """Every name that a task kind has."""
-    from ..tasks import kinds
+class _Lazy(Mapping[str, Any]):
+    """All names of task kinds; a kind's family is loaded when it is asked for."""
 
-    table = dict(kinds())
-    for kind in list(table.values()):
-        for alias in kind.aliases:
-            table.setdefault(alias, kind)
-    return table
+    def __init__(self) -> None:
+        from .. import tasks
+
+        self._tasks = tasks
+        self._names = dict.fromkeys((*tasks.FAMILIES, *tasks.ALIASES))
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._tasks.kind(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def known_kinds() -> Kinds:
+    """Every name that a task kind has."""
+    return _Lazy()
 
 
 def written_args(kind: Any, value: Any, span: Span, extra: Any = None) -> Map:

@@ -159,3 +159,8 @@ _LOOKUPS: dict[str, Callable[[LookupContext, Any, tuple[Any, ...], dict[str, Any
     "first_found": _first_found,
     "vars": _vars,
 }
+
+
+def known_lookups() -> list[str]:
+    """The names of the lookups that there are."""
+    return sorted(_LOOKUPS)

@@ -84,6 +84,9 @@ def locate(
         name, what = strange.group(2), f"there is no {strange.group(1)} `{strange.group(2)}`"
         hint = did_you_mean(name, _names_of(strange.group(1))) or "docs/guide.md lists the filters and tests"
     span = place_of(error.at, error.lineno, name, read or _read) or fallback
+    if what.endswith("unexpected ')'") and hint is None:
+        # Jinja2 sees the parenthesis that the engine puts behind an expression.
+        hint = "an operand is missing at the end of the expression, or a `)` is too much"
     if isinstance(error, Undefined) and hint is None:
         member = what != f"`{error.name}` is undefined"
         near = nearest(error.name, _members(what) if member else known, 3)
@@ -103,13 +106,14 @@ def _members(message: str) -> list[str]:
 
 def _names_of(kind: str) -> list[str]:
     """The filters or tests that there are."""
-    import jinja2.defaults
+    import jinja2.filters
+    import jinja2.tests
 
     from ..agent import filters
 
     if kind == "test":
-        return [*jinja2.defaults.DEFAULT_TESTS, *filters.TESTS]
-    return [*jinja2.defaults.DEFAULT_FILTERS, *filters.FILTERS]
+        return [*jinja2.tests.TESTS, *filters.TESTS]
+    return [*jinja2.filters.FILTERS, *filters.FILTERS]
 
 
 def place_of(at: Any, lineno: int, name: str | None, read: Callable[[str], str | None]) -> Span | None:
