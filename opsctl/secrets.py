@@ -83,13 +83,13 @@ def resolve(
 ) -> Secret:
     """The secret that ``ref`` names: ``env:NAME``, ``file:PATH`` (relative to ``base``) or ``cmd:COMMAND``.
 
-    One final newline is dropped. Raises `ConfigError` at ``span`` when it cannot be had or is empty.
+    One final newline is dropped. What is no reference is not repeated: it may be the secret. Raises `ConfigError` at ``span`` when it cannot be had or is empty.
     """
     kind, sep, rest = ref.partition(":")
     rest = rest.strip()
     if not sep or not rest or kind not in ("env", "file", "cmd"):
         raise ConfigError(
-            f"`!secret {ref}` is not a reference to a secret",
+            "what follows `!secret` is not a reference to a secret",
             cause="a secret is named by where it is kept, so that no file of the project holds it",
             hint="write `!secret env:NAME`, `!secret file:PATH` or `!secret cmd:COMMAND`",
             span=span,

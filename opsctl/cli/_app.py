@@ -16,6 +16,7 @@ from ..errors import InputUnreadable, Interrupted, OpsError, UsageError
 from ._options import Common
 
 if TYPE_CHECKING:
+    from ..config.lint import Problem
     from ..events import Bus, Event, Sink
     from ..executor import DeployOptions
     from ..model import Inventory, Play, Playbook
@@ -84,7 +85,7 @@ def some_hosts(inventory: Inventory, patterns: Iterable[str], limit: Sequence[st
 
 
 def playbooks() -> list[str]:
-    """The playbooks of this project, for suggestions and completion."""
+    """The playbooks of this project, for suggestions and completion: by their names only, nothing is read."""
     found = []
     for folder in ("playbooks", "."):
         try:
@@ -93,6 +94,21 @@ def playbooks() -> list[str]:
             continue
         found += [os.path.normpath(os.path.join(folder, n)) for n in names if n.endswith(PLAYBOOK_SUFFIXES)]
     return found
+
+
+def lint(paths: Sequence[str], common: Common) -> tuple[list[str], list[Problem]]:
+    """The playbooks that were checked, and the findings. Without ``paths`` all of the project."""
+    from ..config.inventory import default_sources
+    from ..config.lint import lint, project_playbooks
+
+    found = list(paths) or project_playbooks()
+    try:
+        sources = default_sources(common.inventory, os.environ)
+    except UsageError:
+        if not found:
+            raise
+        sources = []
+    return found, lint(found, sources, extra=extra_vars(common))
 
 
 def passwords(common: Common) -> tuple[Secret | None, Secret | None]:
@@ -159,7 +175,7 @@ def deploy_options(common: Common, flags: DeployFlags) -> DeployOptions:
         start_at=flags.start_at,
         extra=extra_vars(common),
         forks=common.forks,
-        host_key=common.host_key or "accept-new",
+        host_key=common.host_key or "default",
         remote_user=common.user,
         connect_password=login,
         become_password=become,

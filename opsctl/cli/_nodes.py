@@ -43,26 +43,18 @@ class Nodes:
 
     def transport(self, name: str) -> Transport:
         """The way to ``name``, not yet connected."""
+        from dataclasses import replace
+
+        from ..connect import target_of
+
         spec = self.spec(name)
-        if spec.connection == "local":
-            from ..remote.local import LocalTransport
-
-            return LocalTransport(name)
-        from ..remote.settings import Target
-        from ..remote.ssh import SshTransport
-
-        password: Secret | None = spec.password or self._login
-        target = Target(
-            name=name,
-            host=spec.address,
-            port=spec.port,
-            user=spec.user or self.common.user,
-            key_file=spec.private_key_file,
+        password = self._login or spec.password
+        target = replace(
+            target_of(spec),
+            user=self.common.user or spec.user,
             password=password.reveal() if password is not None else None,
-            args=spec.ssh_args,
-            host_key=spec.host_key,
         )
-        return SshTransport(target, self.connector())
+        return self.connector().transport(target)
 
     def connector(self) -> Connector:
         """What all connections share."""

@@ -14,7 +14,8 @@ from ._options import Common, common
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _complete_playbooks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+def complete_playbooks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """The playbooks of the project, else files."""
     from click.shell_completion import CompletionItem
 
     from ._app import playbooks
@@ -32,7 +33,7 @@ def deploy_options(function: F) -> F:
         click.option("--start-at", metavar="TASK", help="Begin at the task with this name."),
         click.option("--skip-tags", multiple=True, metavar="TAGS", help="Not the tasks with one of these tags."),
         click.option("-t", "--tags", multiple=True, metavar="TAGS", help="Only tasks with one of these tags."),
-        click.argument("playbook", shell_complete=_complete_playbooks),
+        click.argument("playbook", shell_complete=complete_playbooks),
     ):
         function = option(function)
     return function

@@ -58,7 +58,7 @@ def sign(value: Any) -> str:
 def _absent(side: Any) -> bool:
     if isinstance(side, Mapping):
         return side.get("state") == "absent"
-    return side is None or side == ""
+    return side is None or str(side).strip() in ("", "state: absent")
 
 
 def _text(side: Any) -> str:

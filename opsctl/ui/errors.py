@@ -38,10 +38,13 @@ def read_source(path: str) -> str | None:
         return None
 
 
-def render_error(err: OpsError, *, color: bool, read: Reader = read_source) -> str:
-    """``err`` as text that ends with a newline; a `ConfigError`'s further errors follow, each the same way."""
+def render_error(err: OpsError, *, color: bool, read: Reader = read_source, label: str = "error") -> str:
+    """``err`` as text that ends with a newline; a `ConfigError`'s further errors follow, each the same way.
+
+    ``label`` is the first word: ``error`` or ``warning``.
+    """
     style = Style(color)
-    blocks = ["\n".join(_block(one, style, read)) for one in _flatten(err)]
+    blocks = ["\n".join(_block(one, style, read, label)) for one in _flatten(err)]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -64,15 +67,17 @@ def layout(
     place: Sequence[str] = (),
     rows: Sequence[tuple[str, str]] = (),
     hint: str | None = None,
+    label: str = "error",
 ) -> Iterator[str]:
     """The lines of one error: what, place, labelled rows (texts may have several lines), hint."""
-    yield from _hanging(style.red("error:"), "error:", what, bold=style)
+    head = f"{label}:"
+    yield from _hanging(style.yellow(head) if label == "warning" else style.red(head), head, what, bold=style)
     yield from place
     if rows:
         yield ""
-    width = max((len(label) for label, _ in rows), default=0)
-    for label, text in rows:
-        padded = f"  {label:<{width}} "
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, text in rows:
+        padded = f"  {name:<{width}} "
         yield from _hanging(style.dim(padded), padded, text)
     if hint:
         yield ""
@@ -105,7 +110,7 @@ def _flatten(err: OpsError) -> Iterator[OpsError]:
             yield from _flatten(further)
 
 
-def _block(err: OpsError, style: Style, read: Reader) -> Iterator[str]:
+def _block(err: OpsError, style: Style, read: Reader, label: str) -> Iterator[str]:
     place = []
     if err.span is not None:
         place = [style.dim(" --> ") + clean(str(err.span)), *excerpt(err.span, read, style)]
@@ -115,6 +120,7 @@ def _block(err: OpsError, style: Style, read: Reader) -> Iterator[str]:
         place=place,
         rows=[("cause", err.cause)] if err.cause else [],
         hint=err.hint,
+        label=label,
     )
 
 
