@@ -158,6 +158,7 @@ class Client(paramiko.transport.ServiceRequestingTransport):
     server_extensions: dict[str, Any]
     _send_message: Callable[[Message], None]
     _send_user_message: Callable[[Message], None]
+    _preferred_keys: tuple[str, ...]
     _announced: tuple[str, ...] = ()
 
     def __init__(self, dialed: Dialed) -> None:
@@ -180,11 +181,16 @@ class Client(paramiko.transport.ServiceRequestingTransport):
         host_keys: tuple[str, ...] | None,
         pubkeys: tuple[str, ...] | None,
         known_kinds: list[str],
+        certificates: bool,
     ) -> str | None:
         """Use only what the user's configuration allows; cheap algorithms first, and key types that are known.
 
+        ``certificates``: ask for host certificates, because an authority for this host is known.
         Returns the name of the ssh option that leaves nothing this program can do, else None.
         """
+        if certificates:
+            plain = self._preferred_keys
+            self._preferred_keys = (*(f"{name}-cert-v01@openssh.com" for name in plain), *plain)
         plan = (
             ("KexAlgorithms", "_preferred_kex", kex, _KEX_FIRST),
             ("Ciphers", "_preferred_ciphers", ciphers, _CIPHER_FIRST),

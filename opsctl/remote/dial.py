@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import subprocess
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,10 @@ class Dialed:
     sock: Any
     tcp: bool = True
     greeted: bool = False
+
+    def failure(self) -> str | None:
+        """What a ProxyCommand said when it failed; None if it did not, or is none."""
+        return self.sock.failure() if isinstance(self.sock, ProxyProcess) else None
 
     def close(self) -> None:
         """Close it; harmless when closed."""
@@ -107,7 +112,9 @@ class ProxyProcess:
     """
 
     def __init__(self, command: str) -> None:
-        self._timeout: float | None = None
+        self._lock = threading.Lock()
+        self._status: int | None = None
+        self._said = b""
         ours, theirs = socket.socketpair()
         self._sock = ours
         with theirs:
@@ -134,32 +141,38 @@ class ProxyProcess:
     def fileno(self) -> int:
         return self._sock.fileno()
 
-    def said(self) -> str:
-        """The end of what the command wrote to standard error, without waiting."""
-        out = b""
-        stream = self._process.stderr
-        while stream is not None and not stream.closed and select.select([stream], [], [], 0)[0]:
-            piece = os.read(stream.fileno(), 4096)
-            if not piece:
-                break
-            out = (out + piece)[-4096:]
-        return out.decode("utf-8", "replace").strip()
+    def failure(self) -> str | None:
+        """The end of what the command wrote to standard error, if it ended by itself with an error."""
+        self.close()
+        if not self._status:
+            return None
+        return self._said.decode("utf-8", "replace").strip() or f"exit status {self._status}"
 
     def close(self) -> None:
-        """End the command."""
+        """End the command, which usually ends by itself when its input does."""
         self._sock.close()
+        with self._lock:
+            stream = self._process.stderr
+            if stream is None or stream.closed:
+                return
+            try:
+                self._status = self._process.wait(0.3)
+            except subprocess.TimeoutExpired:
+                self._kill()
+            while select.select([stream], [], [], 0)[0] and (piece := os.read(stream.fileno(), 4096)):
+                self._said = (self._said + piece)[-4096:]
+            stream.close()
+
+    def _kill(self) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(self._process.pid, number)
-            except (ProcessLookupError, PermissionError):
-                break
-            try:
                 self._process.wait(1)
-                break
+                return
+            except (ProcessLookupError, PermissionError):
+                return
             except subprocess.TimeoutExpired:
                 continue
-        if self._process.stderr is not None:
-            self._process.stderr.close()
 
 
 def proxy(command: str, *, host: str) -> Dialed:

@@ -14,7 +14,7 @@ import hashlib
 import hmac
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -46,11 +46,12 @@ class HostKeyUnknown(HostKeyChanged):
 
 
 class OtherTypesKnown(Exception):
-    """The host is known, but by keys of other types than the one it showed: connect again with ``kinds``."""
+    """The host is known, but perhaps by a key of another type than it showed: connect again, asking for ``kinds``."""
 
-    def __init__(self, kinds: Sequence[str]) -> None:
-        super().__init__(", ".join(kinds))
+    def __init__(self, kinds: Sequence[str], shown: str) -> None:
+        super().__init__(f"it showed {shown}, known is {', '.join(kinds)}")
         self.kinds = tuple(kinds)
+        self.shown = shown
 
 
 def fingerprint(blob: bytes) -> str:
@@ -237,11 +238,20 @@ class HostKeyCheck:
         """Key types that the server should show, because they are known."""
         return [] if self.pin else self.known.plain_kinds(self.files, self.name)
 
-    def check(self, key: ServerKey, offered: Sequence[str] = ()) -> None:
+    def authorities(self) -> set[bytes]:
+        """The keys that may sign certificates for this host."""
+        return {entry.key.blob for entry in self.known.marked(self.files, "@cert-authority", self.name)}
+
+    def check(
+        self, key: ServerKey, offered: Sequence[str] = (), tried: Collection[str] = (), *, certified: bool = False
+    ) -> None:
         """Accept ``key`` or raise HostKeyChanged, HostKeyUnknown or OtherTypesKnown.
 
-        ``offered`` are the types that the server has besides (from its key exchange).
+        ``offered`` are the types that the server has besides (from its key exchange), ``tried`` those it has shown
+        already. ``certified``: a known authority vouches for the key.
         """
+        shown = _family(key.kind)
+        more = [kind for kind in dict.fromkeys(map(_family, offered)) if kind != shown and kind not in tried]
         for entry in self.known.marked(self.files, "@revoked"):
             if entry.key.blob == key.blob:
                 raise HostKeyChanged(
@@ -252,6 +262,8 @@ class HostKeyCheck:
                 )
         if self.pin is not None:
             if key.fingerprint != self.pin:
+                if more:
+                    raise OtherTypesKnown(more, shown)
                 raise HostKeyChanged(
                     f"the host key of {self.where} is not the pinned one",
                     cause=f"opsctl_host_key is {self.pin}, the server shows {key.kind} {key.fingerprint}",
@@ -259,15 +271,15 @@ class HostKeyCheck:
                     host=self.host,
                 )
             return
-        if self.policy == "off" or self.known.has_key(self.files, self.name, key):
+        if certified or self.policy == "off" or self.known.has_key(self.files, self.name, key):
             return
         entries = self.known.entries(self.files, self.name)
-        same = [entry for entry in entries if _family(entry.key.kind) == _family(key.kind)]
+        same = [entry for entry in entries if _family(entry.key.kind) == shown]
         if same:
             raise self._changed(same[0], key)
-        others = [entry.key.kind for entry in entries]
-        if any(_family(kind) in {_family(o) for o in offered} for kind in others):
-            raise OtherTypesKnown(others)
+        others = [_family(entry.key.kind) for entry in entries]
+        if any(kind in more for kind in others):
+            raise OtherTypesKnown(others, shown)
         if others:
             raise self._changed(entries[0], key)
         if self.policy == "strict":

@@ -213,14 +213,14 @@ class SshTransport:
             give_up = time.monotonic() + BUSY_FOR
             attempt = 0
             kinds: list[str] = []
+            tried: set[str] = set()
             while True:
                 try:
-                    self._connect_once(kinds)
+                    self._connect_once(kinds, tried)
                     return
-                except OtherTypesKnown as exc:
-                    if kinds:
-                        raise self._broken(exc) from exc
+                except OtherTypesKnown as exc:  # ends: each time one type more has been tried
                     kinds = list(exc.kinds)
+                    tried.add(exc.shown)
                 except _Busy as exc:
                     wait = dial.backoff(attempt, base=0.2, most=4.0)
                     attempt += 1
@@ -228,7 +228,7 @@ class SshTransport:
                         raise self._broken(exc, busy=True) from exc
                     time.sleep(wait)
 
-    def _connect_once(self, kinds: list[str]) -> None:
+    def _connect_once(self, kinds: list[str], tried: set[str]) -> None:
         self.start_connect()
         dialing, self._dialing = self._dialing, None
         assert dialing is not None
@@ -244,10 +244,15 @@ class SshTransport:
             assert dialing.dialed is not None
             client = Client(dialing.dialed)
             check = self._check(settings)
-            self._limit(client, settings, kinds or check.preferred_kinds())
+            self._limit(client, settings, kinds or check.preferred_kinds(), certificates=bool(check.authorities()))
             client.start()
-            self._finish(client, settings, check, deadline)
+            self._finish(client, settings, check, tried, deadline)
             self._client = client
+        except _Busy as exc:
+            said = dialing.dialed.failure() if dialing.dialed is not None else None
+            if said is not None:
+                raise self._broken(ConnectError(f"the ProxyCommand failed: {said}")) from exc
+            raise
         except OSError as exc:
             raise self._broken(exc) from exc
         finally:
@@ -293,7 +298,7 @@ class SshTransport:
             pin=self._target.host_key,
         )
 
-    def _limit(self, client: Client, settings: Settings, kinds: list[str]) -> None:
+    def _limit(self, client: Client, settings: Settings, kinds: list[str], *, certificates: bool) -> None:
         nothing = client.limit_algorithms(
             kex=settings.kex,
             ciphers=settings.ciphers,
@@ -301,6 +306,7 @@ class SshTransport:
             host_keys=settings.host_key_algorithms,
             pubkeys=settings.pubkey_algorithms,
             known_kinds=kinds,
+            certificates=certificates,
         )
         if nothing is not None:
             raise ConnectError(
@@ -309,7 +315,9 @@ class SshTransport:
                 host=self._target.name,
             )
 
-    def _finish(self, client: Client, settings: Settings, check: HostKeyCheck, deadline: float) -> None:
+    def _finish(
+        self, client: Client, settings: Settings, check: HostKeyCheck, tried: set[str], deadline: float
+    ) -> None:
         """Key exchange, host key, login. What can be done locally is done while the server computes."""
         from paramiko.ssh_exception import IncompatiblePeer, SSHException
 
@@ -341,8 +349,7 @@ class SshTransport:
                 raise _Busy(str(exc) or "the server closed the connection before the key exchange") from exc
             except Exception as exc:  # a server that speaks nonsense makes paramiko's thread fail in any way
                 raise self._broken(exc) from exc
-            key = client.get_remote_server_key()
-            check.check(ServerKey(key.get_name(), key.asbytes()), client.offered_host_keys())
+            _verify(client, settings, check, tried)
             # Reading the answers of several keys takes a turn each; the deadline is for silence.
             client.auth_timeout = max(self._connector.connect_timeout or settings.connect_timeout, 10.0)
             login.run(client, _chain(first, candidates))
@@ -386,6 +393,19 @@ class SshTransport:
             dialing.cancel()
         if client is not None:
             client.close()
+
+
+def _verify(client: Client, settings: Settings, check: HostKeyCheck, tried: set[str]) -> None:
+    """Accept the server's key or raise; a certificate of a known authority makes it known."""
+    key: Any = client.get_remote_server_key()
+    certificate = getattr(key, "public_blob", None)
+    certified = False
+    if certificate is not None:
+        from .hostcert import refusal
+
+        name = settings.host_key_alias or settings.hostname
+        certified = refusal(certificate.key_blob, name, check.authorities()) is None
+    check.check(ServerKey(key.get_name(), key.asbytes()), client.offered_host_keys(), tried, certified=certified)
 
 
 class _Busy(Exception):
