@@ -1,0 +1,284 @@
+"""status, diff, apply, verify, revert, new: what the command line and the playbook task do with patch sets.
+
+Each works on one `Site` and returns data; nothing here prints.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import __version__
+from ..errors import OpsError, TaskFailed, UsageError, worst_exit
+from .engine import Observed, Plan, Refused, SetStatus, plan_apply, plan_revert, status
+from .sets import PatchSet, dump_yaml
+from .site import Site
+from .source import NotText, decode
+
+
+@dataclass
+class Report:
+    """One environment after a verb: the shape of ``--json``, and what people are told besides."""
+
+    host: str | None
+    package: str
+    installed: str | None
+    root: str
+    sets: list[SetStatus]
+    changed: bool | None = None
+    written: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    restart: list[dict[str, Any]] = field(default_factory=list)
+    error: OpsError | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """One entry of ``hosts``."""
+        out: dict[str, Any] = {
+            "host": self.host,
+            "package": self.package,
+            "installed": self.installed,
+            "root": self.root,
+            "sets": [item.as_dict() for item in self.sets],
+        }
+        if self.changed is not None:
+            out["changed"] = self.changed
+        return out
+
+    @property
+    def in_place(self) -> bool:
+        """Everything asked for is true."""
+        return all(item.satisfied for item in self.sets)
+
+
+@dataclass
+class FileDiff:
+    """A unified diff of one file. ``kind`` is ``apply`` (what apply would do) or ``edit`` (by another hand)."""
+
+    path: str
+    text: str
+    kind: str = "apply"
+
+
+@dataclass
+class Verified:
+    """The checks of one set: what they printed, how they ended (None: the deadline)."""
+
+    name: str
+    ok: bool
+    output: str
+    reason: str = ""
+
+
+def document(reports: Iterable[Report]) -> dict[str, Any]:
+    """The ``--json`` of status, apply and revert."""
+    return {"version": 1, "hosts": [item.as_dict() for item in reports]}
+
+
+def exit_code(reports: Sequence[Report], *, check: bool = False) -> int:
+    """0, the errors' code, or with ``check`` 8 when something is not in place."""
+    codes = [item.error.exit_code for item in reports if item.error is not None]
+    if check and not all(item.in_place for item in reports):
+        codes.append(8)
+    return worst_exit(codes)
+
+
+def observe(site: Site, package: str, sets: Sequence[PatchSet]) -> Observed:
+    """The environment as it is, with every file that the sets look at."""
+    files = list(dict.fromkeys(name for item in sets for name in item.files()))
+    seen = Observed.of(package, site.observe(package, files))
+    more = [path for path in (seen.manifest or {"files": {}})["files"] if path not in seen.files]
+    if more:
+        seen = Observed.of(package, site.observe(package, [*files, *more], list(seen.blobs)), seen.blobs)
+    return seen
+
+
+def report_status(site: Site, sets: Sequence[PatchSet]) -> list[Report]:
+    """How the sets stand, one report a package."""
+    out = []
+    for package, chosen in by_package(sets).items():
+        seen = observe(site, package, chosen)
+        out.append(_report(site, seen, [status(seen, item) for item in chosen]))
+    return out
+
+
+def report_diff(site: Site, sets: Sequence[PatchSet]) -> list[FileDiff]:
+    """What apply would change, and what another hand changed in files that opsctl wrote."""
+    out: list[FileDiff] = []
+    for package, chosen in by_package(sets).items():
+        seen = observe(site, package, chosen)
+        for path, entry in (seen.manifest or {"files": {}})["files"].items():
+            now, after = seen.data(path), seen.blobs.get(entry["after"])
+            if seen.entry(path) is not None and now is not None and after is not None and now != after:
+                out.append(FileDiff(path, unified(path, after, now, "as opsctl wrote it", "now"), "edit"))
+        for item in chosen:
+            if status(seen, item).satisfied:
+                continue
+            plan, _ = _planned(seen, [item], force=True)
+            for path, new in plan.after.items():
+                out.append(FileDiff(path, unified(path, plan.before[path], new)))
+    return _merged(out)
+
+
+def _merged(diffs: list[FileDiff]) -> list[FileDiff]:
+    seen: dict[tuple[str, str], FileDiff] = {}
+    for item in diffs:
+        seen.setdefault((item.path, item.text), item)
+    return list(seen.values())
+
+
+def apply(site: Site, sets: Sequence[PatchSet], *, run: str, force: bool = False, check: bool = False) -> list[Report]:
+    """Make the sets true; one act a package. A package that is refused has ``error`` and was not touched."""
+    out = []
+    for package, chosen in by_package(sets).items():
+        seen = observe(site, package, chosen)
+        try:
+            plan, before = _planned(seen, chosen, force=force, run=run)
+        except Refused as exc:
+            report = _report(site, seen, [status(seen, item) for item in chosen])
+            report.changed, report.error = False, exc
+            out.append(report)
+            continue
+        out.append(_carried_out(site, package, chosen, seen, plan, before, check))
+    return out
+
+
+def revert(
+    site: Site, packages: Sequence[str], sets: Sequence[PatchSet], names: Sequence[str] | None, *,
+    force: bool = False, check: bool = False,
+) -> list[Report]:  # fmt: skip
+    """Undo what opsctl applied: the sets ``names``, or everything. ``sets`` are those whose states are reported."""
+    out = []
+    for package in packages:
+        chosen = [item for item in sets if item.package == package]
+        seen = observe(site, package, chosen)
+        try:
+            plan = plan_revert(seen, names, opsctl=__version__, force=force)
+        except Refused as exc:
+            report = _report(site, seen, [status(seen, item) for item in chosen])
+            report.changed, report.error = False, exc
+            out.append(report)
+            continue
+        before = [status(seen, item) for item in chosen]
+        out.append(_carried_out(site, package, chosen, seen, plan, before, check))
+    return out
+
+
+def _carried_out(
+    site: Site, package: str, chosen: Sequence[PatchSet], seen: Observed, plan: Plan, before: list[SetStatus], check: bool
+) -> Report:
+    report = _report(site, seen, before)
+    report.changed = plan.changed
+    report.notes += plan.notes
+    if check or (not plan.changed and plan.manifest == seen.manifest):
+        return report
+    if plan.changed:
+        complaint = site.check(plan.after)
+        if complaint is not None:
+            raise TaskFailed("the environment's Python does not accept the patched source", cause=complaint,
+                             hint="nothing was written; the patch set is wrong for this release")
+    done = site.commit(plan.wire(seen))
+    after = observe(site, package, chosen)
+    report = _report(site, after, [status(after, item) for item in chosen])
+    report.changed = plan.changed
+    report.written = list(done["written"])
+    report.notes += [*plan.notes, *done["notes"], *(f"the edited file is kept as {name}" for name in done["copies"])]
+    if plan.changed:
+        report.restart = site.importers()
+    return report
+
+
+def verify(site: Site, sets: Sequence[PatchSet]) -> list[Verified]:
+    """Run the sets' own checks in the environment's interpreter. A set that is not in place is not run."""
+    out = []
+    for package, chosen in by_package(sets).items():
+        seen = observe(site, package, chosen)
+        for item in chosen:
+            state = status(seen, item).state
+            if item.verify is None:
+                out.append(Verified(item.name, state in {"applied", "upstreamed", "foreign"}, "", f"{state}, no check"))
+                continue
+            if state not in {"applied", "upstreamed", "foreign"}:
+                out.append(Verified(item.name, False, "", f"{state}: apply it first"))
+                continue
+            code, text = site.python(item.verify.python, item.verify.timeout)
+            reason = f"no answer in {item.verify.timeout} s" if code is None else f"exit {code}" if code else ""
+            out.append(Verified(item.name, code == 0, text, reason))
+    return out
+
+
+def new_set(site: Site, shipped: dict[str, bytes], *, name: str, package: str, purpose: str) -> str:
+    """The YAML of a set that records the edits of an environment: each changed file as a unified diff.
+
+    ``shipped`` are the files as the package ships them (from its wheel), by path.
+    """
+    patches: list[dict[str, Any]] = []
+    seen = site.observe(package, [])
+    for path, now in site.read(sorted(shipped)).items():
+        if now == shipped[path]:
+            continue
+        try:
+            old, new = decode(shipped[path]).text, decode(now).text
+        except NotText as exc:
+            raise UsageError(f"{path} is no text: {exc}") from None
+        diff = "".join(_diff_lines(old, new, path, path))
+        patches.append({"name": _patch_name(path, patches), "file": path, "statements": [{"unified_diff": {"diff": diff}}]})
+    if not patches:
+        raise UsageError(f"no file of {package} differs from what was shipped", hint="edit the installed files first")
+    values: dict[str, Any] = {"name": name, "package": package, "for": purpose}
+    if seen["installed"]:
+        values["versions"] = "==" + seen["installed"].split("+")[0]
+    return dump_yaml({**values, "patches": patches})
+
+
+def _patch_name(path: str, patches: Sequence[dict[str, Any]]) -> str:
+    stem = path.rsplit("/", 1)[-1].removesuffix(".py").replace("_", "-")
+    taken = {item["name"] for item in patches}
+    return stem if stem not in taken else path.removesuffix(".py").replace("/", "-").replace("_", "-")
+
+
+def by_package(sets: Sequence[PatchSet]) -> dict[str, list[PatchSet]]:
+    """The sets of each package, in order."""
+    out: dict[str, list[PatchSet]] = {}
+    for item in sets:
+        out.setdefault(item.package, []).append(item)
+    return out
+
+
+def unified(path: str, old: bytes, new: bytes, before: str = "now", after: str = "patched") -> str:
+    """A unified diff for people."""
+    try:
+        left, right = decode(old).text, decode(new).text
+    except NotText:
+        return f"{path} differs (binary)\n"
+    return "".join(_diff_lines(left, right, f"{path}  ({before})", f"{path}  ({after})"))
+
+
+def _diff_lines(old: str, new: str, before: str, after: str) -> list[str]:
+    left, right = _lines(old), _lines(new)
+    out = []
+    for line in difflib.unified_diff(left, right, before, after):
+        out.append(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n")
+    return out
+
+
+def _lines(text: str) -> list[str]:
+    parts = text.split("\n")
+    return [part + "\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
+
+
+def _report(site: Site, seen: Observed, sets: list[SetStatus]) -> Report:
+    report = Report(site.host, seen.package, seen.installed, seen.root, sets)
+    if seen.recovered:
+        word = "finished" if seen.recovered == "forward" else "undone"
+        report.notes.append(f"a patch that was interrupted has been {word}")
+    return report
+
+
+def _planned(
+    seen: Observed, sets: Sequence[PatchSet], *, force: bool, run: str = ""
+) -> tuple[Plan, list[SetStatus]]:
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return plan_apply(seen, sets, run=run, now=now, opsctl=__version__, force=force)
