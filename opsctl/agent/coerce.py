@@ -29,7 +29,7 @@ def coerce(args: Dict[str, Any], types: Dict[str, Any]) -> Dict[str, Any]:
     """
     from .kinds import Fail
 
-    out = {}  # type: Dict[str, Any]
+    out: Dict[str, Any] = {}
     for name, value in args.items():
         if value is None:
             continue

@@ -37,11 +37,11 @@ def look(path: str, follow: bool = False) -> Optional[Info]:
         if exc.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
         raise os_fail(exc, "look at", path) from None
-    info = {
+    info: Info = {
         "type": type_of(found.st_mode), "mode": stat.S_IMODE(found.st_mode), "uid": found.st_uid, "gid": found.st_gid,
         "size": found.st_size, "dev": found.st_dev, "ino": found.st_ino, "nlink": found.st_nlink,
         "mtime_ns": found.st_mtime_ns, "ctime_ns": found.st_ctime_ns, "atime_ns": found.st_atime_ns,
-    }  # type: Info  # fmt: skip
+    }  # fmt: skip
     if info["type"] == "link":
         info["target"] = os.readlink(path)
     return info
@@ -62,7 +62,7 @@ class _Digests:
     """Checksums of files, remembered while neither inode, size nor times change."""
 
     def __init__(self) -> None:
-        self._known = {}  # type: Dict[Tuple[int, ...], Tuple[str, str]]
+        self._known: Dict[Tuple[int, ...], Tuple[str, str]] = {}
 
     def of(self, path: str) -> Tuple[str, str]:
         import hashlib
@@ -105,7 +105,7 @@ def read(path: str, limit: Optional[int] = None) -> bytes:
 
 def text_diff(path: str, before: Optional[bytes], after: Optional[bytes]) -> Dict[str, Any]:
     """The diff of two contents (None: no file), for people: large or binary content is only named."""
-    diff = {"before_header": path, "after_header": path}  # type: Dict[str, Any]
+    diff: Dict[str, Any] = {"before_header": path, "after_header": path}
     for side, data in (("before", before), ("after", after)):
         diff[side] = ""
         if data is None:
@@ -146,8 +146,9 @@ def wanted(args: Dict[str, Any]) -> Dict[str, Any]:
 
 def owner_ids(owner: Optional[str], group: Optional[str]) -> Tuple[Optional[int], Optional[int], List[Pair]]:
     """Numbers of an owner and a group given by name or number, and the pairs of those that do not exist (-1)."""
-    uid = gid = None  # type: Optional[int]
-    needs = []  # type: List[Pair]
+    uid: Optional[int] = None
+    gid: Optional[int] = None
+    needs: List[Pair] = []
     if owner is not None:
         import pwd
 
@@ -184,7 +185,7 @@ def mode_for(want: Dict[str, Any], info: Optional[Info], directory: bool) -> int
 
 def drift(want: Dict[str, Any], info: Info) -> Dict[str, Tuple[Any, Any]]:
     """How mode, owner and group differ from what is wanted: name -> (is, shall be). Links have no mode."""
-    out = {}  # type: Dict[str, Tuple[Any, Any]]
+    out: Dict[str, Tuple[Any, Any]] = {}
     if want["mode"] is not None and info["type"] != "link":
         mode = mode_for(want, info, info["type"] == "directory")
         if mode != info["mode"]:
@@ -238,7 +239,7 @@ def chmod(path: str, mode: int) -> None:
 
 def report(path: str, info: Optional[Info], key: str = "path") -> Dict[str, Any]:
     """Ansible's result keys for what is at ``path``."""
-    out = {key: path}  # type: Dict[str, Any]
+    out: Dict[str, Any] = {key: path}
     if info is None:
         out["state"] = "absent"
         return out
@@ -366,7 +367,7 @@ def chunks(path: str) -> Iterator[bytes]:
 
 def make_directories(path: str, want: Dict[str, Any]) -> List[str]:
     """Make a directory with its parents; returns those that were made. Raises `Fail`."""
-    missing = []  # type: List[str]
+    missing: List[str] = []
     at = path
     while at and not os.path.isdir(at):
         if os.path.lexists(at):
@@ -375,7 +376,7 @@ def make_directories(path: str, want: Dict[str, Any]) -> List[str]:
         at = os.path.dirname(at.rstrip("/"))
     if want["needs"] and missing:
         raise Fail("cannot make %s: %s" % (path, unmet(want["needs"])), needs=want["needs"], path=path)
-    made = []  # type: List[str]
+    made: List[str] = []
     for folder in reversed(missing):
         try:
             os.mkdir(folder, 0o777)
@@ -404,7 +405,7 @@ def os_fail(exc: OSError, doing: str, path: str) -> Fail:
     number = exc.errno or 0
     cause = os.strerror(number) if number else str(exc)
     hint = ""
-    needs = []  # type: List[Pair]
+    needs: List[Pair] = []
     if number == errno.EROFS:
         cause = "the file system mounted at %s is read-only" % mount_of(path)
         hint = "see `dmesg` for errors of the disk, or `mount -o remount,rw %s`" % mount_of(path)

@@ -36,7 +36,7 @@ class Completed:
         self.stderr = ""
         self.truncated = False
         self.timed_out = False
-        self.files = {}  # type: Dict[str, str]
+        self.files: Dict[str, str] = {}
 
     @property
     def signal(self) -> Optional[str]:
@@ -110,9 +110,9 @@ def run(
     except (OSError, ValueError) as exc:
         raise _not_started(exc, argv, cwd) from None
     live = _Live(output) if output is not None else None
-    streams = {
+    streams: Dict[str, _Stream] = {
         name: _Stream(name, keep, spill_dir, live) for name in ("stdout", "stderr")
-    }  # type: Dict[str, _Stream]
+    }
     try:
         data = stdin.encode("utf-8", "surrogateescape") if isinstance(stdin, str) else stdin or b""
         done.timed_out = _exchange(child, data, streams, min(ends) if ends else None, grace)
@@ -184,7 +184,7 @@ def _exchange(child: Any, data: bytes, streams: "Dict[str, _Stream]", end: Optio
             selector.register(child.stdin, selectors.EVENT_WRITE, "stdin")
         if pidfd is not None:
             selector.register(pidfd, selectors.EVENT_READ, "exit")
-        drain = None  # type: Optional[float]
+        drain: Optional[float] = None
         timed_out = False
         while True:
             readers = any(key.data in streams for key in selector.get_map().values())
@@ -275,7 +275,7 @@ def _alive(pid: int) -> bool:
 
 def session_of(leader: int) -> "set[int]":
     """The pids of a session and of all descendants of its leader, also those that made a session of their own."""
-    parents = {}  # type: Dict[int, int]
+    parents: Dict[int, int] = {}
     found = {leader}
     try:
         names = os.listdir("/proc")
@@ -322,7 +322,7 @@ class _Stream:
         self.data = bytearray()
         self.truncated = False
         self.path = ""
-        self._file = None  # type: Any
+        self._file: Any = None
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def read(self, fd: int) -> bool:
@@ -396,7 +396,7 @@ class _Live:
         import threading
 
         self._output = output
-        self._waiting = {}  # type: Dict[str, List[str]]
+        self._waiting: Dict[str, List[str]] = {}
         self._size = 0
         self._dropped = 0
         self._closed = False
@@ -420,7 +420,7 @@ class _Live:
         self._thread.join(2.0)
 
     def _loop(self) -> None:
-        rest = {}  # type: Dict[str, str]
+        rest: Dict[str, str] = {}
         while True:
             with self._ready:
                 if not self._waiting and not self._closed:

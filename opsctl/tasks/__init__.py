@@ -27,10 +27,16 @@ FAMILIES: dict[str, str] = {
     "ping": "control",
     "set_fact": "control",
     "setup": "control",
+    "wait_for": "net",
+    "uri": "net",
+    "apt": "apt",
+    "user": "users",
+    "systemd": "systemd",
+    "service": "systemd",
 }
 
 #: Other names of kinds.
-ALIASES: dict[str, str] = {}
+ALIASES: dict[str, str] = {"systemd_service": "systemd"}
 
 _PREFIXES = ("ansible.builtin.", "ansible.legacy.")
 

@@ -99,7 +99,7 @@ class Kind:
 
 
 #: Kind -> (module of this package, class). Adding a kind is one line here.
-TABLE = {
+TABLE: Dict[str, Tuple[str, str]] = {
     "command": ("commands", "Command"),
     "shell": ("commands", "Shell"),
     "script": ("commands", "Script"),
@@ -121,7 +121,7 @@ TABLE = {
     "user": ("users", "User"),
     "systemd": ("systemd", "Systemd"),
     "service": ("systemd", "Systemd"),
-}  # type: Dict[str, Tuple[str, str]]
+}
 
 
 def load(name: str) -> Type[Kind]:

@@ -67,7 +67,7 @@ class Command(Kind):
     def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
         if not seen["skip"]:
             return {}
-        empty = {"stdout": "", "stderr": "", "stdout_lines": [], "stderr_lines": []}  # type: Dict[str, Any]
+        empty: Dict[str, Any] = {"stdout": "", "stderr": "", "stdout_lines": [], "stderr_lines": []}
         return {"cmd": self.words(args), "rc": 0, "msg": seen["skip"], **empty}
 
 
@@ -135,11 +135,11 @@ def finish(done: "Completed", args: Args, command: Any) -> Dict[str, Any]:
     stdout, stderr = done.stdout, done.stderr
     if args.get("strip_empty_ends", True):
         stdout, stderr = stdout.rstrip("\r\n"), stderr.rstrip("\r\n")
-    out = {
+    out: Dict[str, Any] = {
         "cmd": command, "rc": done.rc, "stdout": stdout, "stderr": stderr,
         "stdout_lines": stdout.splitlines(), "stderr_lines": stderr.splitlines(),
         "start": _stamp(done.start), "end": _stamp(done.end), "delta": _delta(done.end - done.start),
-    }  # type: Dict[str, Any]  # fmt: skip
+    }  # fmt: skip
     if done.truncated:
         out["truncated"] = True
         out["output_files"] = done.files

@@ -17,8 +17,8 @@ class Source:
     """Where content comes from: given inline, staged under its sha256, or a file on the node."""
 
     def __init__(self, args: Args) -> None:
-        self.content = None  # type: Optional[bytes]
-        self.blob = args.get("blob")  # type: Optional[str]
+        self.content: Optional[bytes] = None
+        self.blob: Optional[str] = args.get("blob")
         self.path = ""
         if "content" in args:
             self.content = args["content"].encode("utf-8", "surrogateescape")
@@ -64,7 +64,7 @@ class Copy(Kind):
     def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
         dest = files.expand(args["dest"])
         want = files.wanted(args)
-        seen = {"want": want, "dest": dest, "diff": node.diff}  # type: Dict[str, Any]
+        seen: Dict[str, Any] = {"want": want, "dest": dest, "diff": node.diff}
         if args.get("remote_src") and args.get("src"):
             self._probe_remote(args, seen)
         if "tree" in args or "tree" in seen:
@@ -232,7 +232,7 @@ class Template(Copy):
 
 def tree_of(root: str) -> List[Dict[str, Any]]:
     """The entries of a directory on the node, parents first; links stay links."""
-    out = []  # type: List[Dict[str, Any]]
+    out: List[Dict[str, Any]] = []
 
     def walk(folder: str, prefix: str) -> None:
         try:

@@ -22,7 +22,7 @@ class File(Kind):
         path = path.rstrip("/") or "/"
         info = files.look(path)
         state = args.get("state") or self._state(args, info)
-        seen = {"path": path, "state": state, "info": info, "want": files.wanted(args)}  # type: Dict[str, Any]
+        seen: Dict[str, Any] = {"path": path, "state": state, "info": info, "want": files.wanted(args)}
         if info is not None and info["type"] == "link" and state not in ("link", "absent") and args.get("follow", True):
             seen["info"] = info = files.look(path, follow=True)
             seen["path"] = path = os.path.realpath(path)
@@ -106,7 +106,7 @@ class File(Kind):
     @staticmethod
     def _times(args: Args, state: str) -> Dict[str, Optional[int]]:
         """Wanted times in nanoseconds; -1 is now, None is as it is."""
-        out = {}  # type: Dict[str, Optional[int]]
+        out: Dict[str, Optional[int]] = {}
         for key, name in (("atime_ns", "access_time"), ("mtime_ns", "modification_time")):
             text = args.get(name) or ("now" if state == "touch" else "preserve")
             if text in ("now", "preserve"):
@@ -121,8 +121,9 @@ class File(Kind):
 
     def decide(self, args: Args, seen: Dict[str, Any]) -> Optional[Change]:
         path, state, info, want = seen["path"], seen["state"], seen["info"], seen["want"]
-        before, after = {}, {}  # type: Dict[str, Any], Dict[str, Any]
-        plan = {"attributes": {}, "target_attributes": {}, "create": False, "times": {}}  # type: Dict[str, Any]
+        before: Dict[str, Any] = {}
+        after: Dict[str, Any] = {}
+        plan: Dict[str, Any] = {"attributes": {}, "target_attributes": {}, "create": False, "times": {}}
         if state == "absent":
             if info is None:
                 return None
@@ -262,7 +263,7 @@ class Stat(Kind):
             raise files.os_fail(exc, "look at", path) from None
         mode = found.st_mode
         kind = files.type_of(mode)
-        out = {
+        out: Dict[str, Any] = {
             "exists": True, "path": path, "mode": files.octal(mode & 0o7777), "size": found.st_size,
             "uid": found.st_uid, "gid": found.st_gid, "inode": found.st_ino, "dev": found.st_dev,
             "nlink": found.st_nlink, "atime": found.st_atime, "mtime": found.st_mtime, "ctime": found.st_ctime,
@@ -272,7 +273,7 @@ class Stat(Kind):
             "isuid": bool(mode & 0o4000), "isgid": bool(mode & 0o2000),
             "readable": os.access(path, os.R_OK), "writeable": os.access(path, os.W_OK),
             "executable": os.access(path, os.X_OK),
-        }  # type: Dict[str, Any]  # fmt: skip
+        }  # fmt: skip
         for shift, who in ((6, "usr"), (3, "grp"), (0, "oth")):
             for bit, letter in ((4, "r"), (2, "w"), (1, "x")):
                 out[letter + who] = bool(mode >> shift & bit)

@@ -23,7 +23,7 @@ class LineInFile(Kind):
         if info is not None and info["type"] == "link":
             path = os.path.realpath(path)
             info = files.look(path)
-        seen = {"path": path, "info": info, "want": files.wanted(args), "diff": node.diff}  # type: Dict[str, Any]
+        seen: Dict[str, Any] = {"path": path, "info": info, "want": files.wanted(args), "diff": node.diff}
         seen["needs"] = files.parent_needs(path)
         seen["patterns"] = {name: _pattern(args, name) for name in ("regexp", "insertafter", "insertbefore")}
         if info is None:
@@ -133,7 +133,8 @@ def present(args: Args, patterns: Dict[str, Any], lines: List[str]) -> Tuple[Lis
 
 def _find(args: Args, regexp: Any, lines: List[str], first: bool) -> Tuple[Optional[int], Any]:
     """The line that is replaced: the last (or first) that matches."""
-    at, match = None, None  # type: Optional[int], Any
+    at: Optional[int] = None
+    match: Any = None
     needle = args.get("search_string")
     for number, line in enumerate(lines):
         if regexp is not None:
