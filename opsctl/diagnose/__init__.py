@@ -1,0 +1,48 @@
+"""Diagnosis: one cause, with evidence, from any log.
+
+`diagnose_files` is the way in for files; `LiveMatcher` watches a log that grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from opsctl.diagnose.report import Evidence, Finding, Report
+
+__all__ = ["Evidence", "Finding", "Report", "diagnose_blocks", "diagnose_files"]
+
+
+def diagnose_files(names: Sequence[str], *, signatures: Sequence[Path] = ()) -> Report:
+    """The report for the logs ``names`` taken together as one incident (``-`` is standard input).
+
+    ``signatures`` are folders of the project whose entries override the shipped ones. Raises InputUnreadable.
+    """
+    from opsctl.diagnose.analysis import Analysis
+    from opsctl.diagnose.inputs import read_blocks
+    from opsctl.diagnose.scan import Matcher, scan
+    from opsctl.diagnose.signatures import load_signatures
+    from opsctl.diagnose.verdict import judge
+
+    matcher = Matcher(load_signatures(signatures))
+    analysis = Analysis(matcher.signatures)
+    for name in names:
+        scan(matcher, read_blocks(name), analysis, _display(name))
+    return judge(analysis, ", ".join(_display(name) for name in names))
+
+
+def diagnose_blocks(blocks: Sequence[bytes], source: str = "log") -> Report:
+    """The report for bytes that are already in memory."""
+    from opsctl.diagnose.analysis import Analysis
+    from opsctl.diagnose.scan import Matcher, scan
+    from opsctl.diagnose.signatures import load_signatures
+    from opsctl.diagnose.verdict import judge
+
+    matcher = Matcher(load_signatures())
+    analysis = Analysis(matcher.signatures)
+    scan(matcher, blocks, analysis, source)
+    return judge(analysis, source)
+
+
+def _display(name: str) -> str:
+    return "standard input" if name == "-" else name

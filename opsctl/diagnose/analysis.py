@@ -1,0 +1,278 @@
+"""Follow a log record by record and keep what a verdict needs, in bounded memory.
+
+The analysis only reacts to lines that contain a known text, belong to a traceback, or end the log. That is why a scan
+that skips everything else, and a node that sends only such lines, reach the same verdict as a reading of every line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from opsctl.diagnose import phases
+from opsctl.diagnose.records import Record
+from opsctl.diagnose.signatures import Signature
+from opsctl.diagnose.tracebacks import QUIET, Trace
+
+_MAX_GROUPS = 256
+_MAX_FAULTS = 64
+_ARGS = ("non-default args:", "args: Namespace(", "server_args=ServerArgs(")
+_MILD = frozenset({"warning", "info", "debug"})
+
+
+@dataclass(slots=True)
+class Hit:
+    """All matches of one signature since the server last showed that it was well."""
+
+    signature: Signature
+    record: Record
+    score: int
+    order: int
+    soft: bool
+    echo: bool
+    life: int
+    phase: str
+    count: int = 1
+    processes: dict[str, None] = field(default_factory=dict)
+    last: int = 0
+    lines: list[int] = field(default_factory=list)
+
+    @property
+    def line(self) -> int:
+        """The line of the first match."""
+        return self.record.line
+
+
+@dataclass(slots=True)
+class Fault:
+    """An exception that no signature explains."""
+
+    record: Record
+    order: int
+    type: str
+    symptom: bool
+    mild: bool
+    passed: bool = False
+    trace: Trace | None = None
+
+
+@dataclass(slots=True)
+class Sight:
+    """A record at its place in the order of reading (several files count on)."""
+
+    record: Record
+    order: int
+
+
+class Analysis:
+    """The state of one incident. `feed` records in order, then ask `verdict.judge`."""
+
+    def __init__(self, signatures: Sequence[Signature]) -> None:
+        self._texts = [s for s in signatures if s.literals or s.regexes]
+        self.signatures = signatures
+        self.order = 0
+        self.life = 0
+        self.phase = ""
+        self.phase_at: Sight | None = None
+        self.reached: dict[str, int] = {}
+        self.ready = False
+        self.ever_ready = False
+        self.well_at = -1
+        self.well_count = 0
+        self.stop_at: Sight | None = None
+        self.stop_was_clean = False
+        self.death: Sight | None = None
+        self.causes: dict[str, Hit] = {}
+        self.symptoms: dict[str, Hit] = {}
+        self.recovered: dict[str, Hit] = {}
+        self.faults: list[Fault] = []
+        self.last: Sight | None = None
+        self.formatted = 0
+        self.seen: set[str] = set()
+        self._wanted = {word for s in signatures for word in s.when.seen}
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def feed(self, record: Record) -> list[Hit]:
+        """Take one record in; returns the causes and symptoms that it showed for the first time."""
+        self.order += 1
+        text = record.text
+        if not text.strip():
+            return []
+        if record.formatted:
+            self.formatted += 1
+        if record.role in {"frame", "code"}:
+            return []
+        for word in self._wanted:
+            if word not in self.seen and word in text:
+                self.seen.add(word)
+        if record.request:
+            self._state(record, text if "HTTP/1." in text or text.startswith(_ARGS) else "")
+            return []
+        new = self._match(record)
+        self._state(record, text)
+        return new
+
+    def feed_all(self, records: Iterable[Record]) -> None:
+        """Take several records in."""
+        for record in records:
+            self.feed(record)
+
+    # -- matching --------------------------------------------------------------------------------------------------
+
+    def _match(self, record: Record) -> list[Hit]:
+        text = record.text
+        found = [(s, score) for s in self._texts if (score := s.find(text)) and self._holds(s, record)]
+        noise = any(s.role == "noise" for s, _ in found)
+        causes = [] if noise else [(s, n) for s, n in found if s.role == "cause"]
+        symptoms = [s for s, _ in found if s.role == "symptom"]
+        new: list[Hit] = []
+        wrapped = any(not s.header for s in symptoms)
+        for signature, score in causes:
+            new += self._note(self.causes, signature, record, score, echo=wrapped)
+        for signature in symptoms:
+            new += self._note(self.symptoms, signature, record, 0, echo=False)
+        if record.role == "exception":
+            self._exception(record, bool(causes), bool(symptoms), noise)
+        fatal = any(s.severity == "fatal" for s in symptoms)
+        if not (noise or (symptoms and not fatal)):
+            self.last = Sight(record, self.order)
+        return new
+
+    def _holds(self, signature: Signature, record: Record) -> bool:
+        """Whether the level of the record and the conditions of the signature allow a match."""
+        when = signature.when
+        if when.level:
+            if (record.level or "none") not in when.level:
+                return False
+        elif (
+            record.level in {"info", "debug"}
+            and signature.role != "noise"
+            and record.role not in {"exception", "detail"}
+        ):
+            return False
+        if when.kernel is not None and when.kernel != record.kernel:
+            return False
+        if when.ready is not None and when.ready != self.ready:
+            return False
+        if when.phase and self.phase not in when.phase:
+            return False
+        if when.text and not any(word in record.text for word in when.text):
+            return False
+        if when.not_text and any(word in record.text for word in when.not_text):
+            return False
+        if when.seen and not any(word in self.seen for word in when.seen):
+            return False
+        if when.trace and not (record.trace and any(record.trace.mentions(word) for word in when.trace)):
+            return False
+        return not (when.not_trace and record.trace and any(record.trace.mentions(word) for word in when.not_trace))
+
+    def _note(self, into: dict[str, Hit], signature: Signature, record: Record, score: int, *, echo: bool) -> list[Hit]:
+        hit = into.get(signature.id)
+        soft = signature.soft or (record.level == "warning" and not record.nccl) or "UserWarning:" in record.text
+        if hit is not None and not ((hit.echo and not echo) or (hit.soft and not soft)):
+            hit.count += 1
+            hit.last = record.line
+            if len(hit.processes) < 64:
+                hit.processes[record.process] = None
+            if len(hit.lines) < 16:
+                hit.lines.append(record.line)
+            return []
+        if len(into) >= _MAX_GROUPS:
+            return []
+        fresh = Hit(
+            signature,
+            record,
+            score,
+            self.order,
+            soft,
+            echo,
+            self.life,
+            self.phase,
+            processes={record.process: None},
+            last=record.line,
+        )
+        fresh.lines.append(record.line)
+        if hit is not None:
+            fresh.count += hit.count
+        into[signature.id] = fresh
+        return [fresh]
+
+    def _exception(self, record: Record, known: bool, symptom: bool, noise: bool) -> None:
+        trace = record.trace
+        kind = trace.short_type if trace else record.text.split(":", 1)[0].split("(", 1)[0].strip().rsplit(".", 1)[-1]
+        if known or noise or kind in QUIET or kind.endswith("Warning"):
+            return
+        if len(self.faults) < _MAX_FAULTS:
+            self.faults.append(
+                Fault(
+                    record,
+                    self.order,
+                    kind,
+                    symptom,
+                    record.level in _MILD or (trace is None and not record.level),
+                    trace=trace,
+                )
+            )
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def _state(self, record: Record, text: str) -> None:
+        mark = phases.mark(text) if text and record.role in {"plain", "head", "detail"} else None
+        if mark is None:
+            return
+        if mark.active or mark.ready:
+            self._well(record, strong=mark.ready)
+        elif mark.begin or (text.startswith(_ARGS) and phases.rank(self.phase) > phases.rank("config")):
+            self._begin()
+        elif mark.stop:
+            if self.stop_at is None:
+                self.stop_at = Sight(record, self.order)
+                self.stop_was_clean = not (self.symptoms or self.death or self._hard())
+            return
+        elif mark.death:
+            if self.death is None:
+                self.death = Sight(record, self.order)
+            return
+        if mark.phase:
+            self._reach(mark.phase, record)
+
+    def _reach(self, phase: str, record: Record) -> None:
+        if phase not in self.reached:
+            self.reached[phase] = self.order
+            for fault in self.faults:
+                fault.passed = True
+        if phases.rank(phase) >= phases.rank(self.phase):
+            self.phase = phase
+            self.phase_at = Sight(record, self.order)
+
+    def _well(self, record: Record, *, strong: bool) -> None:
+        """The server answers or works: what was open before is past, unless its death was reported meanwhile."""
+        dying = self.death is not None or any(h.signature.severity == "fatal" for h in self.symptoms.values())
+        if dying and not strong:
+            return
+        for name, hit in self.causes.items():
+            if len(self.recovered) < _MAX_GROUPS:
+                self.recovered[name] = hit
+        self.causes.clear()
+        self.symptoms.clear()
+        self.faults.clear()
+        self.death = None
+        self.stop_at = None
+        self.phase = "serving"
+        self.phase_at = Sight(record, self.order)
+        self.ready = self.ever_ready = True
+        self.well_at = record.line
+        self.well_count += 1
+
+    def _begin(self) -> None:
+        """A new life of the server."""
+        self.life += 1
+        self.phase = ""
+        self.phase_at = None
+        self.reached.clear()
+        self.ready = False
+        self.stop_at = None
+
+    def _hard(self) -> bool:
+        return any(not hit.soft for hit in self.causes.values())

@@ -1,0 +1,120 @@
+"""Find the places in a block of bytes where any of many fixed texts occurs.
+
+Three engines, fastest first, chosen by what is installed (`pip install opsctl[fast]`); they find the same lines.
+Measured on a 1 GB log: docs/diagnose.md, "Speed". `Scanner.find` reports texts marked as frequent at most once a block,
+because a healthy server prints them on every line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+
+class Scanner(Protocol):
+    """Finds texts in blocks."""
+
+    name: str
+
+    def find(self, block: bytes) -> list[tuple[int, int]]:
+        """(offset somewhere inside the occurrence, index of the text), ordered by offset."""
+        ...
+
+
+class _Hyperscan:
+    name = "hyperscan"
+
+    def __init__(self, texts: Sequence[bytes], frequent: frozenset[int]) -> None:
+        import hyperscan
+
+        self._db = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+        flags = [hyperscan.HS_FLAG_SINGLEMATCH if n in frequent else 0 for n in range(len(texts))]
+        self._db.compile(
+            expressions=[_hex(text) for text in texts], ids=list(range(len(texts))), elements=len(texts), flags=flags
+        )
+        self._scratch = hyperscan.Scratch(self._db)
+        self._db.scratch = self._scratch
+
+    def find(self, block: bytes) -> list[tuple[int, int]]:
+        out: list[tuple[int, int]] = []
+
+        def note(index: int, start: int, end: int, flags: int, context: Any) -> None:
+            out.append((end - 1, index))
+
+        self._db.scan(block, match_event_handler=note)
+        return out
+
+
+def _hex(text: bytes) -> bytes:
+    """The text as a pattern in which every byte is literal."""
+    return b"".join(b"\\x%02x" % byte for byte in text)
+
+
+class _Re2:
+    name = "google-re2"
+
+    def __init__(self, texts: Sequence[bytes], frequent: frozenset[int]) -> None:
+        import re2
+
+        options = re2.Options()
+        options.encoding = re2.Options.Encoding.LATIN1
+        options.max_mem = 64 << 20
+        options.literal = False
+        self._common = _Singles(texts, frequent)
+        rare = [text for n, text in enumerate(texts) if n not in frequent]
+        self._index = {text: n for n, text in enumerate(texts)}
+        self._pattern = re2.compile(b"|".join(re2.escape(text) for text in _longest_first(rare)), options)
+
+    def find(self, block: bytes) -> list[tuple[int, int]]:
+        out = [(m.end() - 1, self._index[m.group()]) for m in self._pattern.finditer(block)]
+        return sorted(out + self._common.find(block))
+
+
+class _Pure:
+    name = "python"
+
+    def __init__(self, texts: Sequence[bytes], frequent: frozenset[int]) -> None:
+        self._common = _Singles(texts, frequent)
+        rare = [text for n, text in enumerate(texts) if n not in frequent]
+        self._index = {text: n for n, text in enumerate(texts)}
+        self._pattern = re.compile(b"|".join(re.escape(text) for text in _longest_first(rare)))
+
+    def find(self, block: bytes) -> list[tuple[int, int]]:
+        out = [(m.end() - 1, self._index[m.group()]) for m in self._pattern.finditer(block)]
+        return sorted(out + self._common.find(block))
+
+
+class _Singles:
+    """The first occurrence of each frequent text."""
+
+    def __init__(self, texts: Sequence[bytes], frequent: frozenset[int]) -> None:
+        self._texts = [(n, texts[n]) for n in sorted(frequent)]
+
+    def find(self, block: bytes) -> list[tuple[int, int]]:
+        return [(at + len(text) - 1, n) for n, text in self._texts if (at := block.find(text)) >= 0]
+
+
+def _longest_first(texts: Sequence[bytes]) -> list[bytes]:
+    return sorted(texts, key=lambda text: (-len(text), text))
+
+
+_ENGINES: dict[str, Any] = {"hyperscan": _Hyperscan, "google-re2": _Re2, "python": _Pure}
+
+
+def make_scanner(texts: Sequence[str], frequent: Sequence[str] = (), engine: str | None = None) -> Scanner:
+    """A scanner for ``texts`` and ``frequent`` texts; ``engine`` forces one (ImportError if it is not installed)."""
+    words = sorted({text.encode() for text in texts} - {text.encode() for text in frequent})
+    often = sorted({text.encode() for text in frequent})
+    every = words + often
+    marked = frozenset(range(len(words), len(every)))
+    if engine is not None:
+        scanner: Scanner = _ENGINES[engine](every, marked)
+        return scanner
+    for make in (_Hyperscan, _Re2):
+        try:
+            scanner = make(every, marked)
+        except Exception:  # no wheel for this platform, or one that does not load: the next engine does the same
+            continue
+        return scanner
+    return _Pure(every, marked)

@@ -1,0 +1,126 @@
+"""Log bytes become records: line by line, each with its process, level, time and its part in a traceback."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from opsctl.diagnose.prefixes import Line, Splitter
+from opsctl.diagnose.tracebacks import NAMED, Trace, Tracer
+
+#: Longer lines are cut: nothing that explains a failure is longer, dumps of requests are.
+MAX_LINE = 32 * 1024
+
+#: What request loggers and argument dumps start with; their content is the users', not the server's.
+_REQUEST_STARTS = (
+    "Received request ", "Receive: obj=", "Finish: obj=", "Generated response ", "Added request ", "prompt:", "Prompt:",
+    "request body", "Request body", "non-default args:", "args: Namespace(", "server_args=ServerArgs(", "Input prompt",
+    "Received raw request", "Received chat completion request", "Streaming response", "Non-default args",
+    "new request: ", "Dumping scheduler output", "Dumping input data", "Request text", "[chat]", "Tokenized prompt",
+)  # fmt: skip
+#: Of these, the ones that may run over several lines.
+_PROMPTS = (
+    "Received request ",
+    "Receive: obj=",
+    "Generated response ",
+    "prompt:",
+    "Prompt:",
+    "Input prompt",
+    "Received raw request",
+    "Request text",
+)
+_REQUEST_WORDS = (
+    "'messages': [", '"messages": [', '"role": "', "'role': '", '"prompt": "', "'prompt': '", "prompt: '", 'prompt: "', "text='", 'text="',
+    "input_text=", "prompt_token_ids", "prompt=", "'content': '", '"content": "', "user: ", "chat_template",
+)  # fmt: skip
+_ACCESS = ('" 200', '" 4', '" 500', 'HTTP/1.1"', 'HTTP/1.0"')
+
+
+@dataclass(slots=True)
+class Record:
+    """One entry of a log.
+
+    ``line`` counts newline characters from 1 in the original. ``role`` is the part that the line has in a traceback:
+    plain, head, frame, code, exception, detail or chain. ``request`` marks text that quotes what a client sent.
+    """
+
+    line: int
+    text: str
+    process: str = ""
+    level: str = ""
+    time: str = ""
+    channel: str = ""
+    role: str = "plain"
+    trace: Trace | None = None
+    request: bool = False
+    formatted: bool = False
+    nccl: bool = False
+    kernel: bool = False
+    source: str = ""
+
+
+class Reader:
+    """Turns lines into records; state is one entry per open traceback and a handful of learned prefixes."""
+
+    def __init__(self, source: str = "") -> None:
+        self.source = source
+        self._splitter = Splitter()
+        self._tracer = Tracer()
+        self._quoting: dict[str, int] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether a traceback is open, so that the next lines matter whatever they say."""
+        return self._tracer.busy or bool(self._quoting)
+
+    def feed(self, number: int, raw: bytes) -> list[Record]:
+        """The records of one line (several where carriage returns repaint it)."""
+        if raw.endswith(b"\r"):
+            raw = raw.rstrip(b"\r")
+        if len(raw) > MAX_LINE:
+            raw = raw[: MAX_LINE // 2] + b" ... " + raw[-MAX_LINE // 2 :]
+        text = raw.decode("utf-8", "replace").replace("\x00", "")
+        if "\r" not in text:
+            return [self._one(number, text)]
+        parts = [part for part in text.split("\r") if part.strip()]
+        return [self._one(number, part) for part in parts[-50:]] or [self._one(number, "")]
+
+    def _one(self, number: int, text: str) -> Record:
+        line = self._splitter.split(text)
+        request = self._request(line)
+        role, trace = ("plain", None) if request else self._tracer.step(line, number)
+        return Record(
+            line=number,
+            text=line.text.rstrip(),
+            process=line.process or line.channel,
+            level=line.level,
+            time=line.time,
+            channel=line.channel,
+            role=role,
+            trace=trace,
+            request=request,
+            formatted=line.formatted,
+            nccl=line.nccl,
+            kernel=line.kernel,
+            source=self.source,
+        )
+
+    def _request(self, line: Line) -> bool:
+        """Whether this text is what a client sent (or the continuation of such text), or an access log line."""
+        key = line.channel
+        text = line.text
+        if line.level not in {"error", "critical"}:
+            if text.startswith(_REQUEST_STARTS):
+                if line.formatted and text.startswith(_PROMPTS):
+                    self._quoting[line.channel] = 200
+                return True
+            if text[:2] != "  " and any(word in text for word in _REQUEST_WORDS) and not NAMED.match(text):
+                return True
+        if key in self._quoting:
+            if line.formatted or (line.process and text.startswith("Traceback")):
+                del self._quoting[key]
+            else:
+                self._quoting[key] -= 1
+                if self._quoting[key] <= 0 or not text.strip():
+                    del self._quoting[key]
+                return True
+        return "HTTP/1." in text and any(mark in text for mark in _ACCESS)

@@ -1,0 +1,363 @@
+"""From what was seen in a log to one answer. The rules are numbered as in docs/diagnose.md."""
+
+from __future__ import annotations
+
+import re
+
+from opsctl.diagnose import phases
+from opsctl.diagnose.analysis import Analysis, Fault, Hit, Sight
+from opsctl.diagnose.records import Record
+from opsctl.diagnose.report import Evidence, Finding, Report
+from opsctl.diagnose.signatures import Signature
+
+#: Components whose failures are views of one event: a broken GPU shows in all of them.
+_FAMILIES = (
+    frozenset({"hardware", "driver", "cuda", "nccl", "torch", "vllm", "sglang"}),
+    frozenset({"hub", "os"}),
+    frozenset({"network", "nccl", "ray"}),
+    frozenset({"container", "driver"}),
+)
+_NEAR_S = 60
+_MAX_TEXT = 600
+
+
+def judge(analysis: Analysis, source: str, *, silence: float | None = None, ended: bool = True) -> Report:
+    """The report for what ``analysis`` has read.
+
+    ``silence`` is the time in seconds since the last line where it is known (a live log); a file that ended counts as
+    silent. ``ended=False`` asks for the state of a log that still grows: no stall is claimed then.
+    """
+    hits = _causes(analysis)
+    main, others = _choose(analysis, hits)
+    fault = _fault(analysis)
+    findings: list[Finding] = []
+    if main is not None and fault is not None and (main.soft or main.signature.mourner) and not _explains(main, fault):
+        findings.append(_unknown_fault(fault, analysis))
+        others = [main, *others]
+        main = None
+    elif main is not None:
+        findings.append(_finding(main, analysis, "cause"))
+    elif fault is not None:
+        findings.append(_unknown_fault(fault, analysis))
+    elif (symptom := _symptom(analysis)) is not None:
+        findings.append(symptom)
+    findings += [
+        _finding(hit, analysis, "warning" if hit.soft and findings and hit.signature.severity != "error" else "cause")
+        for hit in others
+    ]
+    state = _state(analysis, findings)
+    if not findings and state in {"starting", "unknown"} and ended:
+        stalled = _stalled(analysis, silence)
+        if stalled is not None:
+            findings.append(stalled)
+            state = "stalled"
+    findings += _warnings(analysis, findings)
+    if state != "healthy" or findings:
+        findings.sort(key=lambda f: f.role == "warning")
+    return Report(source, state, analysis.phase or None, findings)
+
+
+def _causes(analysis: Analysis) -> list[Hit]:
+    """Open causes without those that the log itself disproves or explains better."""
+    hits = list(analysis.causes.values())
+    if any(not hit.echo for hit in hits):
+        hits = [hit for hit in hits if not hit.echo]
+    if analysis.stop_at is not None and analysis.stop_was_clean:
+        hits = [h for h in hits if h.order < analysis.stop_at.order or h.signature.component in {"hardware", "driver"}]
+    hits = [h for h in hits if not _disproved(h, analysis)]
+    hits = [h for h in hits if h.count >= h.signature.when.min_count]
+    beaten = {name for hit in hits for name in hit.signature.supersedes}
+    kept = [h for h in hits if h.signature.id not in beaten]
+    # the same line matched twice: the longer text knows more
+    best: dict[tuple[str, int], Hit] = {}
+    for hit in kept:
+        key = (hit.record.source, hit.line)
+        if key not in best or hit.score > best[key].score:
+            best[key] = hit
+    return sorted(best.values(), key=lambda h: h.order)
+
+
+def _disproved(hit: Hit, analysis: Analysis) -> bool:
+    """A warning about something that then worked (rule 4)."""
+    phase = hit.signature.disproved_by
+    if not phase or not hit.soft:
+        return False
+    need = phases.rank(phase)
+    return any(phases.rank(name) >= need and order > hit.order for name, order in analysis.reached.items())
+
+
+def _choose(analysis: Analysis, hits: list[Hit]) -> tuple[Hit | None, list[Hit]]:
+    """The verdict among the causes and what stands beside it as a problem of its own (rules 5 to 9)."""
+    hard = [h for h in hits if not h.soft]
+    if not hard:
+        return (hits[0], _independent(hits[0], hits[1:])) if hits else (None, [])
+    kernel = [h for h in hard if h.record.kernel]
+    pool = [h for h in hard if not h.signature.mourner] or hard
+    first = pool[0]
+    if kernel and first not in kernel and (kernel[0].order < first.order or _near(kernel[0].record, first.record)):
+        first = kernel[0]
+    rest = [h for h in hits if h is not first]
+    return first, _independent(first, rest)
+
+
+def _independent(first: Hit, rest: list[Hit]) -> list[Hit]:
+    out: list[Hit] = []
+    for hit in rest:
+        if hit.signature.mourner or hit.signature.id == first.signature.id:
+            continue
+        if _related(first.signature, hit.signature):
+            continue
+        if hit.order > first.order and _raised(first) and not hit.soft and hit.record.source == first.record.source:
+            continue
+        if any(_related(other.signature, hit.signature) for other in out):
+            continue
+        out.append(hit)
+    return out
+
+
+def _raised(hit: Hit) -> bool:
+    """Whether the cause ended a process by itself: what comes after it in this log is its consequence."""
+    return hit.record.role in {"exception", "detail"} or hit.record.level in {"error", "critical"}
+
+
+def _related(one: Signature, other: Signature) -> bool:
+    if one.id in other.supersedes or other.id in one.supersedes:
+        return True
+    return one.component == other.component or any(one.component in f and other.component in f for f in _FAMILIES)
+
+
+def _near(one: Record, other: Record) -> bool:
+    first, second = _clock(one.time), _clock(other.time)
+    if first is None or second is None:
+        return one.source == other.source
+    return abs(first - second) <= _NEAR_S
+
+
+_TIME = re.compile(r"(\d\d):(\d\d):(\d\d)")
+
+
+def _clock(text: str) -> int | None:
+    match = _TIME.search(text)
+    return int(match[1]) * 3600 + int(match[2]) * 60 + int(match[3]) if match else None
+
+
+def _fault(analysis: Analysis) -> Fault | None:
+    """The first fatal exception that nothing explains (rule 10)."""
+    candidates = [f for f in analysis.faults if not f.symptom and not f.mild]
+    if analysis.stop_at is not None and analysis.stop_was_clean:
+        candidates = [f for f in candidates if f.order < analysis.stop_at.order]
+    if analysis.ready and not _dead(analysis):
+        return None
+    fresh = [f for f in candidates if not f.passed]
+    if not fresh and analysis.faults and not _dead(analysis) and all(f.passed for f in analysis.faults):
+        return None
+    return (fresh or candidates or [None])[0]
+
+
+def _dead(analysis: Analysis) -> bool:
+    """Whether the log reports an end that nobody asked for."""
+    limit = analysis.stop_at.order if analysis.stop_at is not None and analysis.stop_was_clean else None
+    orders = [h.order for h in analysis.symptoms.values() if h.signature.severity == "fatal"]
+    if analysis.death is not None:
+        orders.append(analysis.death.order)
+    return any(limit is None or order < limit for order in orders)
+
+
+def _explains(hit: Hit, fault: Fault) -> bool:
+    """A broken extension (a mere warning) explains the exception that follows it; a late echo explains nothing."""
+    if hit.signature.mourner:
+        return hit.order < fault.order
+    return hit.order < fault.order and hit.signature.severity in {"fatal", "error"}
+
+
+def _symptom(analysis: Analysis) -> Finding | None:
+    """Only consequences are in the log (rule 11)."""
+    limit = analysis.stop_at.order if analysis.stop_at is not None and analysis.stop_was_clean else None
+    hits = [
+        h for h in analysis.symptoms.values() if h.signature.severity == "fatal" and (limit is None or h.order < limit)
+    ]
+    sights: list[tuple[int, Record]] = [(h.order, h.record) for h in hits if not h.signature.header]
+    sights += [(f.order, f.record) for f in analysis.faults if f.symptom and (limit is None or f.order < limit)]
+    if not sights:
+        sights = [(h.order, h.record) for h in hits]
+    if not sights and analysis.death is not None and (limit is None or analysis.death.order < limit):
+        sights = [(analysis.death.order, analysis.death.record)]
+    if not sights:
+        return None
+    record = min(sights, key=lambda item: item[0])[1]
+    named = next((h for h in hits if h.record is record), None)
+    return Finding(
+        id="unknown",
+        role="unknown",
+        severity="error",
+        component=named.signature.component if named else "unknown",
+        title="The cause is not in this log",
+        confidence=0.5,
+        source=record.source,
+        line=record.line,
+        evidence=[_evidence(record), *_aftermath(analysis, record)],
+        count=named.count if named else 1,
+        processes=_names([record.process]),
+        cause="The log holds only the consequences: a process ended without saying why, or its output went elsewhere."
+        + (f" {named.signature.cause}" if named and named.signature.cause else ""),
+        fix="Look where the process that died wrote: the complete log of every rank from the start of this attempt, the kernel log "
+        "(out-of-memory kills, Xid lines) and the exit code (137 or -9: killed, 139 or -11: segmentation fault).",
+        commands=["opsctl diagnose -l HOST", "journalctl -k --since -1h | grep -E 'oom|Out of memory|Xid'"],
+    )
+
+
+def _unknown_fault(fault: Fault, analysis: Analysis) -> Finding:
+    record = fault.record
+    first = fault
+    count = 1 + sum(1 for f in analysis.faults if f is not first and f.record.text == record.text)
+    processes = [f.record.process for f in analysis.faults if f.record.text == record.text]
+    where = ""
+    trace = fault.trace
+    if trace is not None and trace.frames:
+        file, number, func = trace.frames[-1]
+        where = f" raised in {func or 'module'} at {file}:{number}"
+    return Finding(
+        id="unknown",
+        role="unknown",
+        severity="fatal",
+        component="unknown",
+        title=_short(record.text, 160),
+        confidence=0.6,
+        source=record.source,
+        line=record.line,
+        evidence=[_evidence(record), *_aftermath(analysis, record)],
+        count=count,
+        processes=_names(processes),
+        cause=f"No signature knows this failure. It is the first exception that was not handled,{where or ' as far as the log shows'}.",
+        fix="Read the traceback above this line; ask the installed source where the message is raised and under which condition.",
+        commands=[f"opsctl explain {_quote(_message(fault))}"],
+    )
+
+
+def _message(fault: Fault) -> str:
+    text = fault.trace.message if fault.trace else fault.record.text
+    return _short(text or fault.type, 120)
+
+
+def _quote(text: str) -> str:
+    import shlex
+
+    return shlex.quote(text)
+
+
+def _finding(hit: Hit, analysis: Analysis, role: str) -> Finding:
+    signature = hit.signature
+    confidence = 0.95
+    if hit.echo:
+        confidence = 0.6
+    elif hit.soft:
+        confidence = 0.7
+    elif hit.record.role == "plain" and not hit.record.kernel and not hit.record.level:
+        confidence = 0.85
+    if hit.score < 18:
+        confidence -= 0.1
+    return Finding(
+        id=signature.id,
+        role=role,
+        severity="warning" if role == "warning" else signature.severity if signature.severity != "info" else "warning",
+        component=signature.component,
+        title=signature.title,
+        confidence=confidence,
+        source=hit.record.source,
+        line=hit.line,
+        evidence=[_evidence(hit.record), *_raised_at(hit), *_aftermath(analysis, hit.record)],
+        count=hit.count,
+        processes=_names(list(hit.processes)),
+        cause=signature.cause,
+        fix=signature.fix,
+        commands=list(signature.commands),
+        references=list(signature.sources),
+    )
+
+
+def _raised_at(hit: Hit) -> list[Evidence]:
+    trace = hit.record.trace
+    if trace is None or not trace.frames:
+        return []
+    file, number, func = trace.frames[-1]
+    return [Evidence(hit.record.source, trace.line, f"raised in {func or 'module'} at {file}:{number}")]
+
+
+def _aftermath(analysis: Analysis, record: Record) -> list[Evidence]:
+    """What followed: the first wrapper and the end of the process, as the effect."""
+    later = [h.record for h in analysis.symptoms.values() if h.line > record.line]
+    out = [min(later, key=lambda r: r.line)] if later else []
+    if analysis.death is not None and analysis.death.record.line > record.line:
+        out.append(analysis.death.record)
+    return [_evidence(item) for item in sorted(out, key=lambda r: r.line)]
+
+
+def _evidence(record: Record) -> Evidence:
+    return Evidence(record.source, record.line, _short(record.text.strip(), _MAX_TEXT))
+
+
+def _short(text: str, size: int) -> str:
+    return text if len(text) <= size else text[: size - 3] + "..."
+
+
+def _names(processes: list[str]) -> list[str]:
+    return sorted({name for name in processes if name}, key=_natural)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _state(analysis: Analysis, findings: list[Finding]) -> str:
+    bad = any(f.role in {"cause", "unknown"} and f.severity in {"fatal", "error"} for f in findings)
+    if bad:
+        return "crashed"
+    if analysis.ever_ready:
+        return "healthy"
+    if analysis.phase:
+        return "starting"
+    return "unknown"
+
+
+def _stalled(analysis: Analysis, silence: float | None) -> Finding | None:
+    """A hang is the phase reached plus silence (rule 12)."""
+    last: Sight | None = analysis.last
+    if last is None or (silence is not None and silence < 60):
+        return None
+    for signature in analysis.signatures:
+        if (
+            signature.last_line
+            and any(word in last.record.text for word in signature.last_line)
+            and not _finished(last.record.text)
+        ):
+            return Finding(
+                id=signature.id,
+                role="cause",
+                severity=signature.severity,
+                component=signature.component,
+                title=signature.title,
+                confidence=0.6,
+                source=last.record.source,
+                line=last.record.line,
+                evidence=[_evidence(last.record)],
+                processes=_names([last.record.process]),
+                cause=signature.cause,
+                fix=signature.fix,
+                commands=list(signature.commands),
+                references=list(signature.sources),
+            )
+    return None
+
+
+def _finished(text: str) -> bool:
+    return "100%" in text
+
+
+def _warnings(analysis: Analysis, findings: list[Finding]) -> list[Finding]:
+    """Hardware that failed and went on is worth knowing (rule 13)."""
+    known = {f.id for f in findings}
+    return [
+        _finding(hit, analysis, "warning")
+        for hit in analysis.recovered.values()
+        if hit.signature.component == "hardware" and hit.signature.id not in known
+    ]
