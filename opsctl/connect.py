@@ -4,39 +4,60 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .errors import NoPython
+from .errors import NoPython, OpsError
 from .hosts import Sessions
 from .remote.transport import run
 
 if TYPE_CHECKING:
     from .config.connection import ConnectionSpec
-    from .executor import DeployOptions, _HostRun
+    from .executor import _HostRun
+    from .model import Inventory
     from .plan import Segment
     from .remote.session import Session
 
-OnWait = Callable[[str, str, float], None]
+def open_sessions(host_key: str = "accept-new", reconnect: float = 600.0) -> Sessions:
+    """The sessions of a run, over SSH or on this machine. Nothing connects yet.
 
-
-def open_sessions(options: DeployOptions, *, on_wait: OnWait) -> Sessions:
-    """The sessions of a run, over SSH or on this machine. Nothing connects yet."""
+    ``host_key`` is `--host-key`; `default` leaves it to each host's ssh configuration.
+    """
     from .remote.session import Session
     from .remote.ssh import Connector
 
-    connector = Connector(host_key=options.host_key if options.host_key != "default" else None)  # type: ignore[arg-type]
+    connector = Connector(host_key=None if host_key == "default" else host_key)  # type: ignore[arg-type]
 
     def make(spec: ConnectionSpec) -> Session:
         return Session(
             connector.transport(target_of(spec)),
             host=spec.name,
             interpreter=spec.python_interpreter,
-            reconnect_for=options.reconnect,
-            on_wait=lambda what, seconds: on_wait(spec.name, what, seconds),
+            reconnect_for=reconnect,
+            on_wait=lambda what, seconds: sessions.on_wait(spec.name, what, seconds),
         )
 
-    return Sessions(make)
+    sessions = Sessions(make)
+    return sessions
+
+
+def connect_early(
+    sessions: Sessions, inventory: Inventory, patterns: Sequence[str], limit: Sequence[str], forks: int,
+    adjust: Callable[[ConnectionSpec], ConnectionSpec],
+) -> None:
+    """Begin to connect to the hosts that ``patterns`` select, while the playbook is still being read.
+
+    Only what needs no evaluation is tried; whatever is wrong is left to the run, which says it properly.
+    """
+    from .config.connection import connection_of
+    from .config.patterns import select
+
+    for pattern in patterns[:1]:
+        try:
+            for host in select(inventory, pattern, list(limit) or None)[:forks]:
+                sessions.prefetch(adjust(connection_of(host)))
+        except OpsError:
+            continue
 
 
 def target_of(spec: ConnectionSpec) -> Any:

@@ -96,7 +96,8 @@ class Run:
         self.inventory = inventory
         self.options = options
         self.bus = bus
-        self.sessions = sessions or open_sessions(options, on_wait=self._waiting)
+        self.sessions = sessions or open_sessions(options.host_key, options.reconnect)
+        self.sessions.on_wait = self._waiting
         self.variables: Variables = Variables(playbook, inventory, options, on_secret)
         self.states: dict[str, HostState] = {}
         self.tasks: dict[str, Task] = {}
@@ -262,7 +263,7 @@ class _Prepared:
             state.counts["failed"] += 1
             task = {"id": f"p{self.play.index}", "name": "plan", "path": self.run_.playbook.path, "line": self.play.span.line}
             self.run_.bus.emit(
-                "task_finished", host=host, task=task, outcome="failed", changed=False, duration_s=0.0, error=exc.as_dict()
+                "task_finished", host=host, task=task, outcome="failed", changed=False, duration_s=0.0, handler=False, error=exc.as_dict()
             )
 
     def _batch(self, index: int, hosts: list[str]) -> None:
@@ -443,9 +444,8 @@ class _HostRun:
             "outcome": outcome,
             "changed": ev["changed"],
             "duration_s": ev["duration_s"],
+            "handler": bool(ev.get("handler")),
         }
-        if ev.get("handler"):
-            out["handler"] = True
         for key in ("result", "items", "diff", "reason"):
             if ev.get(key) is not None:
                 out[key] = ev[key]

@@ -38,35 +38,57 @@ class HostState:
         return self.failed or self.unreachable
 
 
+class Opening:
+    """A session that is being opened on a thread of its own."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="opsctl-open", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.session.open()
+        except BaseException as exc:
+            self._error = exc
+
+    def wait(self) -> Session:
+        """The session, once it is open. Raises what went wrong; every wait below has its own deadline."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self.session
+
+
 class Sessions:
     """The sessions of a run, one for each host and user of it; opened once, closed together at the end.
 
-    ``open_session`` makes an unopened session from a host's connection settings; it is where SSH begins.
+    ``make`` gives an unopened session from a host's connection settings; it is where SSH begins.
     """
 
-    def __init__(self, open_session: Callable[[ConnectionSpec], Session]) -> None:
-        self._make = open_session
+    def __init__(self, make: Callable[[ConnectionSpec], Session]) -> None:
+        self._make = make
         self._all: list[Session] = []
-        self._started: dict[str, Session] = {}
+        self._opening: dict[str, Opening] = {}
         self._lock = threading.Lock()
+        #: Hears what a host waits for and for how long; set by the run.
+        self.on_wait: Callable[[str, str, float], None] = lambda host, what, seconds: None
 
-    def prefetch(self, spec: ConnectionSpec) -> None:
-        """Begin to connect, without waiting: the rest of the preparation overlaps with it."""
+    def prefetch(self, spec: ConnectionSpec) -> Opening:
+        """Begin to connect, without waiting: imports, parsing and planning overlap with the handshake."""
         with self._lock:
-            if spec.name in self._started:
-                return
-            session = self._started[spec.name] = self._make(spec)
-            self._all.append(session)
-        session.transport.start_connect()
+            if spec.name not in self._opening:
+                session = self._make(spec)
+                self._all.append(session)
+                self._opening[spec.name] = Opening(session)
+            return self._opening[spec.name]
 
     def get(self, state: HostState) -> Session:
         """The open session of a host. Raises ConnectError."""
         with state.lock:
             if state.session is None:
-                self.prefetch(state.spec)
-                session = self._started[state.spec.name]
-                session.open()
-                state.session = session
+                state.session = self.prefetch(state.spec).wait()
             return state.session
 
     def extra(self, spec: ConnectionSpec) -> Session:

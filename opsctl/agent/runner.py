@@ -357,7 +357,7 @@ class Runner:
     def _judge(self, task: Task, scope: Scope, report: Report, done: Dict[str, Any]) -> Result:
         """What a worker's answer means: `changed_when`, `failed_when`, and check mode's unknowns."""
         result: Dict[str, Any] = dict(done.get("result") or {})
-        if done.get("failed"):
+        if done.get("failed") and not done.get("blind"):
             cure = self._cure(done.get("needs") or ()) if self.check else None
             if cure:
                 return {"outcome": "unknown", "reason": "depends on %s" % cure}

@@ -112,7 +112,8 @@ class Worker:
             finally:
                 self._busy = False
         except Fail as exc:
-            return {"m": "done", "failed": True, "msg": exc.msg, "needs": exc.needs, "result": exc.result}
+            blind = load(request["kind"]).blind
+            return {"m": "done", "failed": True, "msg": exc.msg, "needs": exc.needs, "result": exc.result, "blind": blind}
         except Cancelled:
             return {"m": "done", "failed": True, "cancelled": True, "msg": "stopped", "result": {}}
         except OSError as exc:

@@ -80,6 +80,8 @@ class Kind:
     opaque = False
     #: It changes nothing and runs in check mode too.
     pure = False
+    #: It does not look at the node: no pending change can cure its failure.
+    blind = False
 
     def probe(self, args: Dict[str, Any], node: "Node") -> Dict[str, Any]:
         """Look at the node, touch nothing. Raises `Fail` when it cannot be known."""

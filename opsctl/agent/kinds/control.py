@@ -17,7 +17,11 @@ class _Pure(Kind):
         return None
 
 
-class Assert(_Pure):
+class _Blind(_Pure):
+    blind = True
+
+
+class Assert(_Blind):
     """`that` holds booleans by now, `that_text` the expressions that gave them."""
 
     def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
@@ -39,7 +43,7 @@ class Assert(_Pure):
         return {"msg": args.get("success_msg") or "All assertions passed"}
 
 
-class Debug(_Pure):
+class Debug(_Blind):
     """Shows `msg`, or the value of `var` under the text of its expression."""
 
     def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
@@ -48,14 +52,14 @@ class Debug(_Pure):
         return {"msg": args.get("msg", "Hello world!")}
 
 
-class FailTask(_Pure):
+class FailTask(_Blind):
     """Fails."""
 
     def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
         raise Fail(args["msg"])
 
 
-class SetFact(_Pure):
+class SetFact(_Blind):
     """The arguments become variables of the host."""
 
     def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
