@@ -266,16 +266,18 @@ def strftime(fmt: str, second: Any = None, utc: bool = False) -> str:
 
 
 def _version_key(text: Any) -> List[Any]:
-    """Numbers compare as numbers, a pre-release word (a, b, rc, dev) sorts before the release."""
-    key = []  # type: List[Any]
-    for number, word in re.findall(r"(\d+)|([A-Za-z]+)", str(text).split("+")[0].lstrip("v")):
-        if number:
-            key.append((1, int(number), ""))
-        else:
-            key.append((2, 0, word) if word in ("post", "p", "pl") else (-1, 0, word))
-    while key and key[-1] == (1, 0, ""):
-        key.pop()
-    return [*key, (0, 0, "")]
+    """Release numbers without zeros at their end, then what follows: a pre-release (a, b, rc, dev) sorts before it."""
+    match = re.match(r"\s*[vV=]?(\d+(?:\.\d+)*)(.*)", str(text).split("+")[0])
+    if match is None:
+        raise ExprError("`version` cannot read %r as a version" % (text,), hint="a version starts with a number, as 1.2.3")
+    release = [int(number) for number in match.group(1).split(".")]
+    while len(release) > 1 and release[-1] == 0:
+        release.pop()
+    rest = []  # type: List[Any]
+    for number, word in re.findall(r"(\d+)|([A-Za-z]+)", match.group(2)):
+        later = bool(number) or word.lower() in ("post", "p", "pl", "r", "rev")
+        rest.append((1 if later else -1, int(number or 0), word.lower()))
+    return [release, [*rest, (0, 0, "")]]
 
 
 def version(value: Any, other: Any, operator: str = "==", strict: Any = None, version_type: Optional[str] = None) -> bool:
