@@ -103,7 +103,9 @@ class Rounds:
             flush=True,
         )
         if result.get("bad"):
-            print((HOME / "results" / f"fail-{name}.txt").read_text()[-1500:], flush=True)
+            said = (HOME / "results" / f"fail-{name}.txt").read_text().splitlines()
+            telling = [line for line in said if '"error"' in line] or said[-5:]
+            print("\n".join(line[:600] for line in telling[:5]), flush=True)
 
     def round(self, number: int) -> None:
         """Every row once, in an order that differs from round to round; no-op rows follow their converge."""
