@@ -146,7 +146,8 @@ def located(bad: Any, args: Mapping[Any, Any], span: Span, kind: Any = None) -> 
                 is_name = "has no argument" in problem.what or "is not supported" in problem.what \
                     or "the same argument" in problem.what
                 place = (key_span if is_name else value_span)(args, key, span) or span
-        errors.append(ConfigError(problem.what, span=place, hint=problem.hint))
+        hint = problem.hint or (f"docs/reference/tasks/{kind.name}.md describes its arguments" if kind else None)
+        errors.append(ConfigError(problem.what, span=place, hint=hint))
     return ConfigError(errors[0].what, span=errors[0].span, hint=errors[0].hint, also=errors[1:])
 
 

@@ -186,7 +186,8 @@ class Draft:
         try:
             return int(value)
         except (TypeError, ValueError):
-            raise ConfigError("`ansible_group_priority` must be a whole number", span=span) from None
+            raise ConfigError("`ansible_group_priority` must be a whole number", span=span,
+                              hint="the higher one wins between groups of the same depth; 1 is the default") from None
 
     def _depths(self) -> dict[str, int]:
         """How deep each group lies below `all` (the longest way); without recursion, and circles are found."""

@@ -174,7 +174,7 @@ def _number(low: float, what: str, whole: bool = False) -> Callable[[Any], Any]:
             except ValueError:
                 number = None
         if isinstance(number, bool) or not isinstance(number, int if whole else (int, float)) or number < low:
-            raise Bad(f"must be {what}, not {show(value)}")
+            raise Bad(f"must be {what}, not {show(value)}", "write the number itself, or a template that yields it")
         return number
 
     return run
@@ -199,7 +199,8 @@ def _batch(value: Any) -> Any:
         if value.strip().isdigit():
             value = int(value)
     if type(value) is not int or value < 1:
-        raise Bad(f"must be a number of hosts (1 or more) or a percentage such as `30%`, not {show(value)}")
+        raise Bad(f"must be a number of hosts (1 or more) or a percentage such as `30%`, not {show(value)}",
+                  "leave `serial` out to take all hosts at once")
     return value
 
 
@@ -214,7 +215,8 @@ def _percentage(value: Any) -> Any:
         except ValueError:
             number = None
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= 100:
-        raise Bad(f"must be a percentage from 0 to 100, not {show(value)}")
+        raise Bad(f"must be a percentage from 0 to 100, not {show(value)}",
+                  "0 stops at the first failed host; leave it out to go on whatever fails")
     return number
 
 

@@ -51,8 +51,8 @@ def find_file(name: Any, near: str, root: str, what: str, span: Span) -> str:
             return path
         tried.append(path)
     folder = os.path.dirname(tried[0]) or "."
-    there = [entry for entry in sorted(os.listdir(folder)) if entry.endswith((".yml", ".yaml"))] \
-        if os.path.isdir(folder) else []
+    there = [entry for entry in sorted(os.listdir(folder)) if entry.endswith((".yml", ".yaml"))
+             and os.path.join(folder, entry) != os.path.join(".", span.file)] if os.path.isdir(folder) else []
     near_name = did_you_mean(os.path.basename(wanted), there)
     is_folder = next((path for path in tried if os.path.isdir(path)), None)
     raise ConfigError(

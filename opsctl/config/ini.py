@@ -122,7 +122,8 @@ def _words(line: str, span: Span) -> list[tuple[str, int]]:
                 quote = char
             word += char
     if quote:
-        raise ConfigError(f"the quote {quote} is not closed", span=Span(span.file, span.line, span.col + start))
+        raise ConfigError(f"the quote {quote} is not closed", span=Span(span.file, span.line, span.col + start),
+                          hint=f"add {quote} at the end of the value")
     if word:
         out.append((word, start))
     return out

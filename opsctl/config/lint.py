@@ -173,7 +173,8 @@ class _Linter:
         if self.inventory is not None and not _templated(play.hosts):
             for part, near in unmatched(self.inventory, play.hosts):
                 self.found.append(_warning(f"`{part}` matches no host and no group of the inventory",
-                                           span_of(play.hosts, play.span), f"did you mean `{near}`?" if near else None))
+                                           span_of(play.hosts, play.span), f"did you mean `{near}`?" if near else
+                                           "`opsctl inventory` lists hosts and groups"))
         known = {*self.inventory_names, *self.set_by_tasks, *_GIVEN, *map(str, self.extra), *map(str, play.vars)}
         self.found += _plain_words(play.vars)
         for name in play.vars:
@@ -293,7 +294,8 @@ class _Linter:
             named = {str(handler.name), *handler.listen}
             if not _templated(handler.name) and not named & topics:
                 self.found.append(_warning(f"nothing notifies the handler `{handler.name or handler.listen[0]}`",
-                                           span_of(handler.name, handler.span)))
+                                           span_of(handler.name, handler.span),
+                                           "`notify` it in a task, or remove it"))
 
 
 def _templated(value: Any) -> bool:

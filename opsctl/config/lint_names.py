@@ -13,8 +13,8 @@ from ..agent import filters
 from ..agent.expr import ExprError, Expression, Template
 
 _ENV = jinja2.Environment(extensions=["jinja2.ext.do", "jinja2.ext.loopcontrols"])  # noqa: S701 - it only parses
-_FILTERS = frozenset((*_ENV.filters, *filters.FILTERS))
-_TESTS = frozenset((*_ENV.tests, *filters.TESTS))
+_ENV.filters.update(filters.FILTERS)
+_ENV.tests.update(filters.TESTS)
 _DEFAULTS = frozenset(("default", "d"))
 _DEFINED = frozenset(("defined", "undefined"))
 
@@ -22,7 +22,7 @@ _DEFINED = frozenset(("defined", "undefined"))
 def check_words(template: Template) -> None:
     """Raise ExprError for a filter or test that does not exist."""
     for node in _parsed(template).find_all((nodes.Filter, nodes.Test)):
-        known, what = (_FILTERS, "filter") if isinstance(node, nodes.Filter) else (_TESTS, "test")
+        known, what = (_ENV.filters, "filter") if isinstance(node, nodes.Filter) else (_ENV.tests, "test")
         if node.name not in known:
             raise ExprError(f"No {what} named '{node.name}'", template.at, node.lineno)
 

@@ -18,7 +18,8 @@ def translate(task: Map) -> Any:
     key = keys[0]
     other = next((name for name in (*keys[1:], "loop") if name in task), None)
     if other:
-        raise ConfigError(f"a task has one loop, and this has two: `{key}` and `{other}`", span=key_span(task, other))
+        raise ConfigError(f"a task has one loop, and this has two: `{key}` and `{other}`", span=key_span(task, other),
+                          hint="nest them with a file of tasks: `include_tasks` takes a loop too")
     value, span = task[key], value_span(task, key) or task.span
     if key == "with_list":
         return _listed(key, value, span)

@@ -243,7 +243,8 @@ class _PlayBuilder:
             return []
         if "block" not in item:
             first = next(key for key in _BLOCK_KEYS if key in item)
-            raise ConfigError(f"`{first}` needs a `block` beside it", span=key_span(item, first))
+            raise ConfigError(f"`{first}` needs a `block` beside it", span=key_span(item, first),
+                              hint="put the tasks that may fail below `block:`")
         handed = inherit.under(words)
         self.note(words.notify)
         return [Block(

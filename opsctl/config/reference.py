@@ -97,7 +97,7 @@ def _read(path: str) -> str | None:
 
 def _playbook() -> str:
     parts = [_MADE, "# Playbooks", _text(
-        "A playbook is a YAML file with a list of plays. The language is Ansible's; what differs is said where it does,",
+        "A playbook is a YAML file with a list of plays. The language is Ansible's; what differs is said where it does",
         "and every keyword of Ansible's that does not exist is refused with what to use instead (see the end).",
         "YAML is read by the rules of YAML 1.2: `yes`, `no`, `on`, `off`, `22:22` and dates are strings, `0644` stays",
         "the text `0644`, and no key may be given twice. A keyword that is a boolean takes yes/no/on/off/true/false.",

@@ -71,7 +71,8 @@ def _located(error: Any, given: Mapping[Any, Any], what: str) -> ConfigError:
                            hint="write `hosts: all`, a group, a host or a pattern" if key == "hosts" else None)
     bad = error.get("ctx", {}).get("error")
     if isinstance(bad, Bad):
-        return ConfigError(f"`{key}` {bad.what}", span=_place(given, key, bad.path), hint=bad.hint)
+        what = bad.what if KEY in bad.path else f"`{key}` {bad.what}"
+        return ConfigError(what, span=_place(given, key, bad.path), hint=bad.hint)
     return ConfigError(f"`{key}`: {error['msg']}, not {show(error['input'])}", span=value_span(given, key))
 
 

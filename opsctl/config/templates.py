@@ -84,9 +84,10 @@ def locate(
         name, what = strange.group(2), f"there is no {strange.group(1)} `{strange.group(2)}`"
         hint = did_you_mean(name, _names_of(strange.group(1))) or "docs/guide.md lists the filters and tests"
     span = place_of(error.at, error.lineno, name, read or _read) or fallback
-    if what.endswith("unexpected ')'") and hint is None:
-        # Jinja2 sees the parenthesis that the engine puts behind an expression.
-        hint = "an operand is missing at the end of the expression, or a `)` is too much"
+    if hint is None and what.startswith("the template has a mistake"):
+        # Jinja2 may see a parenthesis that only the engine puts behind an expression.
+        hint = "an operand is missing at the end of the expression, or a `)` is too much" \
+            if what.endswith("unexpected ')'") else "compare quotes, brackets and braces in this expression"
     if isinstance(error, Undefined) and hint is None:
         member = what != f"`{error.name}` is undefined"
         near = nearest(error.name, _members(what) if member else known, 3)

@@ -365,6 +365,16 @@ def _syntax_error(error: yaml.YAMLError, text: str, name: str) -> ConfigError:
 
 
 def _explained(problem: str, context: Any, context_mark: Any, span: Span, lines: list[str]) -> ConfigError:
+    opened = str(context or "")
+    if context_mark is not None and ("quoted scalar" in opened or "flow" in opened) and "escape" not in problem:
+        # The mistake is where it opens; the parser noticed it somewhere below.
+        noticed, span = span.line, Span(span.file, context_mark.line + 1, context_mark.column + 1)
+        if "quoted scalar" in opened:
+            return ConfigError("the quote that opens here is not closed", span=span, cause=problem,
+                               hint="close it, or put the value into the other kind of quotes")
+        return ConfigError("the bracket that opens here is not closed", span=span,
+                           cause=f"in line {noticed}: {problem}",
+                           hint="add the missing `,`, `]` or `}`; quote text that contains brackets")
     cause: str | None = problem
     if context and context_mark is not None:
         cause = f"{problem}, {str(context).strip()} that starts in line {context_mark.line + 1}"
@@ -372,16 +382,18 @@ def _explained(problem: str, context: Any, context_mark: Any, span: Span, lines:
     what = "this is not valid YAML"
     hint = "compare the indentation with the lines above; quote values with : or # in them"
     if "mapping values are not allowed" in problem:
-        what = "a second `:` in one line"
-        hint = "quote the value, or bring the key to a line of its own with the right indentation"
+        if re.match(r"[ -]*[^\s:]+\Z", line[: span.col - 1]):
+            what, hint = "this line is indented too far", "keys of one mapping start in the same column"
+            span = Span(span.file, span.line, len(line) - len(line.lstrip(" -")) + 1)
+        else:
+            what = "a second `:` in one line"
+            hint = "quote the value, or bring the key to a line of its own with the right indentation"
     elif "cannot start any token" in problem:
         char = line[span.col - 1:span.col]
         what, hint = f"a value cannot begin with `{char}`", "put the value in quotes"
     elif "did not find expected key" in problem or "expected <block end>" in problem:
         what = "the indentation does not fit, or a quote or bracket is not closed"
         hint = "keys of one mapping start in the same column; after a closing quote nothing may follow"
-    elif "expected ',' or" in problem:
-        what, hint = "a list or mapping in brackets is not closed", "add the missing `,`, `]` or `}`"
     elif "end of stream" in problem or "could not find expected ':'" in problem:
         what = "a `:` or a closing quote is missing"
         hint = "a key is followed by `: `; close what the line named in the cause opens"
