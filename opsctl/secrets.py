@@ -83,7 +83,8 @@ def resolve(
 ) -> Secret:
     """The secret that ``ref`` names: ``env:NAME``, ``file:PATH`` (relative to ``base``) or ``cmd:COMMAND``.
 
-    One final newline is dropped. What is no reference is not repeated: it may be the secret. Raises `ConfigError` at ``span`` when it cannot be had or is empty.
+    One final newline is dropped. Raises `ConfigError` at ``span`` when it cannot be had or is empty. What is
+    no reference is not repeated in the error: it may be the secret itself.
     """
     kind, sep, rest = ref.partition(":")
     rest = rest.strip()

@@ -11,9 +11,7 @@ from . import _app
 from ._options import Common
 
 
-def show(
-    playbook: Playbook, inventory: Inventory, common: Common, *, hosts: bool, tasks: bool, tags: bool
-) -> None:
+def show(playbook: Playbook, inventory: Inventory, common: Common, *, hosts: bool, tasks: bool, tags: bool) -> None:
     """Print the asked lists of every play."""
     plays = [_play(play, inventory, common, hosts=hosts, tasks=tasks, tags=tags) for play in playbook.plays]
     if common.json:
@@ -30,9 +28,7 @@ def show(
     sys.stdout.write("\n".join(out) + "\n")
 
 
-def _play(
-    play: Play, inventory: Inventory, common: Common, *, hosts: bool, tasks: bool, tags: bool
-) -> dict[str, Any]:
+def _play(play: Play, inventory: Inventory, common: Common, *, hosts: bool, tasks: bool, tags: bool) -> dict[str, Any]:
     found = list(walk(play.nodes))
     out: dict[str, Any] = {"index": play.index, "name": clean(play.name or "")}
     if hosts:

@@ -84,9 +84,7 @@ class Nodes:
         finally:
             session.close()
 
-    def each(
-        self, names: Sequence[str], work: Callable[[str], T], done: Callable[[str, T | OpsError], None]
-    ) -> int:
+    def each(self, names: Sequence[str], work: Callable[[str], T], done: Callable[[str, T | OpsError], None]) -> int:
         """``work(host)`` on all hosts, ``forks`` at a time; ``done`` gets what came of it, in the order of ``names``.
 
         Gives the exit code over all hosts.

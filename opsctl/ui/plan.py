@@ -144,4 +144,3 @@ def _title(event: Event) -> str:
 def _names(hosts: list[str]) -> str:
     names = ", ".join(clean(host) for host in hosts)
     return names if len(hosts) == 1 else f"{names}  ({len(hosts)} hosts, the same plan)"
-

@@ -20,7 +20,11 @@ HEAVY = ("fabric", "paramiko", "pydantic", "jinja2", "rich", "yaml", "cryptograp
 
 def opsctl(*argv: str, **kw: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "opsctl.cli", *argv], capture_output=True, text=True, timeout=60, **kw  # type: ignore[call-overload]
+        [sys.executable, "-m", "opsctl.cli", *argv],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        **kw,  # type: ignore[call-overload]
     )
 
 
@@ -74,25 +78,27 @@ def test_every_option_has_help() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "code", "words"),
+    ("argv", "what", "hint"),
     [
-        (["deplyo"], 2, "error: there is no command `deplyo`\n\nhint: did you mean `deploy`?\n"),
-        (["zzz"], 2, "error: there is no command `zzz`\n\nhint: `opsctl --help` lists the commands\n"),
-        (["deploy", "--chekc", "x.yml"], 2, "error: `opsctl deploy` has no option `--chekc`\n\nhint: did you mean `--check`?\n"),
-        (["deploy"], 2, "error: missing argument 'PLAYBOOK'\n\nhint: `opsctl deploy --help` tells the options\n"),
-        (["deploy", "x.yml", "--forks", "0"], 2, "error: invalid value for '--forks': 0 is not in the range x>=1\n\n"
-         "hint: `opsctl deploy --help` tells the options\n"),
-        (["deploy", "x.yml", "--reconnect", "soon"], 2, "error: invalid value for '--reconnect': `soon` is not a duration: "
-         "write seconds, or 90s, 10m, 1h\n\nhint: `opsctl deploy --help` tells the options\n"),
-        (["run", "--nope"], 255, "error: `opsctl run` has no option `--nope`"),
-        (["node"], 2, "error: `opsctl node` needs a command\n\nhint: `opsctl node clean HOST` is one\n"),
+        (["deplyo"], "there is no command `deplyo`", "did you mean `deploy`?"),
+        (["zzz"], "there is no command `zzz`", "`opsctl --help` lists the commands"),
+        (["deploy", "--chekc", "x.yml"], "`opsctl deploy` has no option `--chekc`", "did you mean `--check`?"),
+        (["deploy"], "missing argument 'PLAYBOOK'", "`opsctl deploy --help` tells the options"),
+        (["deploy", "x.yml", "--forks", "0"], "invalid value for '--forks': 0 is not in the range x>=1", None),
+        (
+            ["deploy", "x.yml", "--reconnect", "soon"],
+            "invalid value for '--reconnect': `soon` is not a duration: write seconds, or 90s, 10m, 1h",
+            None,
+        ),
+        (["run", "--nope"], "`opsctl run` has no option `--nope`", None),
+        (["node"], "`opsctl node` needs a command", "`opsctl node clean HOST` is one"),
     ],
-)  # fmt: skip
-def test_usage_errors(argv: list[str], code: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+)
+def test_usage_errors(argv: list[str], what: str, hint: str | None, capsys: pytest.CaptureFixture[str]) -> None:
     """Wrong usage is one error in our words with a way on; exit 2 (255 for run, as ssh)."""
-    assert main(argv) == code
+    assert main(argv) == (255 if argv[0] == "run" else 2)
     captured = capsys.readouterr()
-    assert captured.err.startswith(words)
+    assert captured.err.startswith(f"error: {what}\n\nhint: {hint or ''}")
     assert captured.out == ""
 
 

@@ -23,7 +23,7 @@ VALUE = "hunter2 'x' \"y\" \\ é$\n"
 def test_a_secret_shows_nothing() -> None:
     """repr, str, format and containers show the mask; only reveal gives the value."""
     secret = Secret("hunter2")
-    shown = [repr(secret), str(secret), f"{secret}", f"{secret:>20}", repr([secret]), "%s" % secret]
+    shown = [repr(secret), str(secret), f"{secret}", f"{secret:>20}", repr([secret]), "<" + str(secret) + ">"]
     assert not any("hunter2" in text for text in shown)
     assert secret.reveal() == "hunter2"
 
@@ -60,7 +60,9 @@ def forms(value: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("value", [VALUE, "s3cr3t", "a b'c", "pass%word&x", "-----BEGIN-----\nMIIEabcdefgh\n-----END-----\n"])
+@pytest.mark.parametrize(
+    "value", [VALUE, "s3cr3t", "a b'c", "pass%word&x", "-----BEGIN-----\nMIIEabcdefgh\n-----END-----\n"]
+)
 def test_every_form_is_masked(value: str) -> None:
     """As it is, in JSON, repr, shell quotes, URLs and base64."""
     masker = Masker([value])
@@ -129,7 +131,9 @@ def test_the_counts_of_hosts_keep_their_names() -> None:
 def test_environment_names_say_what_is_secret() -> None:
     """TOKEN, PASSWORD, SECRET and API_KEY at the end of a name, in any case."""
     masker = Masker()
-    masker.add_environment({"HF_TOKEN": "hf_abc", "db_password": "pw123", "TOKENIZERS": "plain", "PATH": "/bin", "N_SECRET": 5})
+    masker.add_environment(
+        {"HF_TOKEN": "hf_abc", "db_password": "pw123", "TOKENIZERS": "plain", "PATH": "/bin", "N_SECRET": 5}
+    )
     assert masker.mask("hf_abc pw123 plain /bin 5") == f"{MASK} {MASK} plain /bin 5"
     assert is_secret_name("OPENAI_API_KEY") and not is_secret_name("API_KEY_FILE")
 
@@ -157,7 +161,12 @@ def test_resolve_file(tmp_path: Path) -> None:
     assert resolve(f"file: {tmp_path}/pw").reveal() == "two\nlines"
     (tmp_path / "bin").write_bytes(b"\xff")
     (tmp_path / "empty").write_text("\n")
-    for name, words in (("none", "cannot be read"), ("bin", "not UTF-8"), ("empty", "is empty"), (".", "cannot be read")):
+    for name, words in (
+        ("none", "cannot be read"),
+        ("bin", "not UTF-8"),
+        ("empty", "is empty"),
+        (".", "cannot be read"),
+    ):
         with pytest.raises(ConfigError, match=words):
             resolve(f"file:{name}", base=tmp_path)
 

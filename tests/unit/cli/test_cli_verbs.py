@@ -1,0 +1,238 @@
+"""The verbs that look and ask, tried on this machine itself (`ansible_connection: local`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opsctl.cli import main
+from opsctl.cli.run import line_of, news
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The project that `opsctl init` writes, with the node's state beside it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPSCTL_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("OPSCTL_NODE_STATE_DIR", str(tmp_path / "node"))
+    assert main(["init", "p"]) == 0
+    monkeypatch.chdir(tmp_path / "p")
+    return tmp_path / "p"
+
+
+def test_init_writes_a_project_that_is_right(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What init writes passes lint, without a warning."""
+    assert sorted(str(path.relative_to(project)) for path in project.rglob("*") if path.is_file()) == [
+        "inventory/group_vars/gpu.yml",
+        "inventory/hosts.yml",
+        "playbooks/site.yml",
+        "templates/hello.txt.j2",
+    ]
+    capsys.readouterr()
+    assert main(["lint"]) == 0
+    assert capsys.readouterr() == ("", "checked 1 playbook: all is well\n")
+
+
+def test_init_overwrites_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One file in the way, and nothing at all is written."""
+    for path in ("inventory/hosts.yml", "inventory/group_vars/gpu.yml", "templates/hello.txt.j2"):
+        (project / path).unlink()
+    (project / "playbooks" / "site.yml").write_text("mine")
+    assert main(["init"]) == 2
+    assert "`playbooks/site.yml` exists already, so nothing was written" in capsys.readouterr().err
+    assert (project / "playbooks" / "site.yml").read_text() == "mine"
+    assert not (project / "inventory" / "hosts.yml").exists()
+
+
+def test_init_where_nothing_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A path below a file is an error in words."""
+    (tmp_path / "file").write_text("")
+    assert main(["init", str(tmp_path / "file" / "below")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_lint_finds_errors(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Errors are shown with their place and are exit 2; --json gives one object a finding."""
+    (project / "playbooks" / "bad.yml").write_text("- hosts: all\n  tasks:\n  - copi: {src: a}\n")
+    capsys.readouterr()
+    assert main(["lint"]) == 2
+    out = capsys.readouterr().out
+    assert out.startswith("error: ") and " --> playbooks/bad.yml:3:5\n" in out and "did you mean `copy`?" in out
+    assert main(["lint", "--json", "playbooks/bad.yml"]) == 2
+    (finding,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert finding["severity"] == "error" and finding["at"]["line"] == 3
+    assert main(["lint", "playbooks/site.yml"]) == 0
+
+
+def test_lint_with_nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty directory is a usage error, not a success."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["lint"]) == 2
+
+
+def test_inventory(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Hosts as a table, a tree, JSON; a host's variables; where one comes from."""
+    capsys.readouterr()
+    assert main(["inventory"]) == 0
+    assert capsys.readouterr().out == "HOST       ADDRESS  GROUPS\nlocalhost  local    gpu\n"
+    assert main(["inventory", "--graph"]) == 0
+    assert capsys.readouterr().out == "@all\n  @gpu\n    localhost\n"
+    assert main(["inventory", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["hosts"]["localhost"]["vars"]["greeting"] == "Hello from opsctl"
+    assert document["groups"]["gpu"]["hosts"] == ["localhost"]
+    assert main(["inventory", "localhost"]) == 0
+    assert '  greeting = "Hello from opsctl"\n' in capsys.readouterr().out
+    assert main(["inventory", "localhost", "--explain", "greeting", "-e", "greeting=hi"]) == 0
+    first, *places = capsys.readouterr().out.splitlines()
+    assert first == 'localhost  greeting = "hi"'
+    assert places[0].split()[:2] == ["-e", "wins"] and places[1].endswith("inventory/group_vars/gpu.yml:2:11")
+    assert main(["inventory", "localhost", "--explain", "nothing"]) == 2
+    assert main(["inventory", "--explain", "greeting"]) == 2
+    assert main(["inventory", "nosuch"]) == 2
+
+
+def test_inventory_shows_no_secrets(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """References are shown as references; what a name gives away is masked; nothing is fetched."""
+    (project / "inventory" / "host_vars").mkdir()
+    (project / "inventory" / "host_vars" / "localhost.yml").write_text(
+        "hf: !secret cmd:touch fetched\nansible_password: planted\n"
+        "nested: {api_token: planted, list: [{db_password: planted}]}\n"
+    )
+    for argv in (
+        ["inventory", "localhost"],
+        ["inventory", "--json"],
+        ["inventory", "localhost", "--explain", "ansible_password"],
+    ):
+        capsys.readouterr()
+        assert main(argv) == 0
+        out = capsys.readouterr().out
+        assert "planted" not in out and "********" in out
+    assert not (project / "fetched").exists()
+
+
+@pytest.mark.parametrize("argv", [["ping"], ["ping", "-v", "gpu"], ["ping", "localhost", "--json"]])
+def test_ping(project: Path, argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """ping says that it works, with the Python that runs the agent."""
+    capsys.readouterr()
+    assert main(argv) == 0
+    out = capsys.readouterr().out
+    assert "localhost" in out and "python" in out
+    if "--json" in argv:
+        assert json.loads(out)["ok"] is True
+    if "-v" in argv:
+        assert "  transport   local" in out.splitlines()[-1]
+
+
+def test_ping_of_a_host_that_is_not_there(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One unreachable host among good ones is one error, exit 3; the others are told all the same."""
+    (project / "inventory" / "more.yml").write_text(
+        "all: {hosts: {gone: {ansible_host: 127.0.0.1, ansible_port: 1}}}\n"
+    )
+    capsys.readouterr()
+    assert main(["ping", "-v"]) == 3
+    captured = capsys.readouterr()
+    assert "localhost  ok" in captured.out
+    assert captured.err.startswith("error: gone: ") and "127.0.0.1" in captured.err
+    assert "same as" in captured.err and "ssh" in captured.err
+
+
+def test_facts(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Facts by name, as text and as JSON."""
+    capsys.readouterr()
+    assert main(["facts", "-f", "architecture"]) == 0
+    assert f'  ansible_architecture = "{os.uname().machine}"\n' in capsys.readouterr().out
+    assert main(["facts", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["host"] == "localhost" and found["facts"]["ansible_system"] == "Linux"
+
+
+def test_node_clean(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Cleaning needs a yes, and then nothing of opsctl is left."""
+    main(["ping"])
+    node = project.parent / "node"
+    assert node.exists()
+    assert main(["node", "clean", "localhost"]) == 2
+    assert "Nobody can be asked here" in capsys.readouterr().err
+    assert node.exists()
+    assert main(["node", "clean", "localhost", "--yes"]) == 0
+    assert f"localhost  removed {node}" in capsys.readouterr().out
+    assert not node.exists()
+
+
+def run(
+    project: Path, *words: str, stdin: bytes | None = None, options: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[bytes]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [sys.executable, "-m", "opsctl.cli", "run", *options, "localhost", "--", *words],
+        input=stdin, capture_output=True, cwd=project, env=env, timeout=60,
+    )  # fmt: skip
+
+
+def test_run_passes_output_and_status(project: Path) -> None:
+    """Both streams byte for byte, and the status of the command."""
+    done = run(project, r"printf 'a\377\000\n'; printf 'b\376' >&2; exit 7")
+    assert (done.returncode, done.stdout, done.stderr) == (7, b"a\xff\x00\n", b"b\xfe")
+
+
+def test_run_keeps_arguments_whole(project: Path) -> None:
+    """Several words are a program and its arguments, whatever characters they hold."""
+    words = ["a b", "&", "$HOME", "'", '"', "*", "", "\n", "-x", "--json"]
+    done = run(project, "printf", "<%s>", *words)
+    assert done.stdout.decode() == "".join(f"<{word}>" for word in words)
+
+
+def test_run_takes_stdin_only_when_told(project: Path) -> None:
+    """A loop that reads lines is not robbed of them, as ssh would without -n."""
+    assert run(project, "cat", stdin=b"mine\n").stdout == b""
+    assert run(project, "cat", stdin=b"mine\n" * 20000, options=("--stdin",)).stdout == b"mine\n" * 20000
+
+
+def test_run_after_a_signal(project: Path) -> None:
+    """A command that a signal ended is 128 and the signal's number, as shells say it."""
+    done = run(project, "kill -9 $$")
+    assert (done.returncode, done.stderr) == (137, b"the command was ended by signal KILL\n")
+
+
+def test_run_of_opsctls_own_failure(project: Path) -> None:
+    """255 is opsctl's own failure."""
+    (project / "inventory" / "more.yml").write_text(
+        "all: {hosts: {localhost: {}, other: {ansible_connection: local}}}\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for host in ("nosuch", "all"):
+        done = subprocess.run(
+            [sys.executable, "-m", "opsctl.cli", "run", host, "--", "true"],
+            capture_output=True,
+            cwd=project,
+            env=env,
+            timeout=60,
+        )
+        assert done.returncode == 255 and done.stderr.startswith(b"error: ")
+
+
+def test_one_word_is_a_shell_line() -> None:
+    """One word goes to the shell as it is; more are quoted."""
+    assert line_of(("dmesg | tail",)) == "dmesg | tail"
+    assert line_of(("ls", "a b")) == "ls 'a b'"
+
+
+@pytest.mark.parametrize(
+    ("seen", "tail", "fresh"),
+    [
+        (b"", b"", b""),
+        (b"", b"a", b"a"),
+        (b"ab", b"abc", b"c"),
+        (b"x" * 2000 + b"end", b"x" * 1500 + b"end" + b"new", b"new"),
+        (b"lost", b"something else", b"something else"),
+    ],
+)
+def test_news_of_a_tail(seen: bytes, tail: bytes, fresh: bytes) -> None:
+    """Only what is new is shown, also when the beginning of the tail was dropped."""
+    assert news(seen, tail) == fresh
