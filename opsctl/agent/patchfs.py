@@ -18,14 +18,13 @@ from __future__ import annotations
 import base64
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import stat
-import subprocess
-import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+
+from .patchfind import PatchFsError, below, compile_all, git_clean, inside, sha256, shipped
 
 FORMAT = 1
 _TEMP = ".opsctl-new"
@@ -35,170 +34,7 @@ _KEPT = ".opsctl-old"
 Step = Callable[[str], None]
 
 
-class PatchFsError(Exception):
-    """Nothing was changed. ``kind``: changed, locked, denied, full, link, absent, format, broken."""
-
-    def __init__(self, kind: str, what: str, cause: Optional[str] = None, hint: Optional[str] = None) -> None:
-        super().__init__(what)
-        self.kind = kind
-        self.what = what
-        self.cause = cause
-        self.hint = hint
-
-
-# -- finding a package --------------------------------------------------------------------------------------------
-
-_FIND = r"""
-import importlib.machinery, importlib.util, json, os, sys
-sys.path[:] = [p for p in sys.path if p]
-name = sys.argv[1]
-out = {"prefix": sys.prefix, "python": sys.executable, "version": ".".join(map(str, sys.version_info[:3]))}
-try:
-    spec = importlib.util.find_spec(name.partition(".")[0])
-except Exception as exc:
-    spec, out["error"] = None, repr(exc)
-places = list(spec.submodule_search_locations or []) if spec else []
-if spec and not places and spec.origin:
-    places = [os.path.dirname(spec.origin)]
-    out["root"] = places[0]
-elif places:
-    out["root"] = os.path.dirname(os.path.abspath(places[0]))
-try:
-    from importlib.metadata import distributions
-except ImportError:
-    distributions = None
-found = []
-for dist in (distributions() if distributions else ()):
-    try:
-        top = (dist.read_text("top_level.txt") or "").split()
-        dname = dist.metadata["Name"] or ""
-        same = dname.lower().replace("-", "_") == name.lower().replace("-", "_")
-        if same or name in top:
-            files = [str(f) for f in (dist.files or [])] if not same else []
-            url = dist.read_text("direct_url.json")
-            path = getattr(dist, "_path", None)
-            found.append((0 if same else 1, {"installed": dist.version, "distribution": dname,
-                          "info": str(path) if path else None,
-                          "editable": bool(url and json.loads(url).get("dir_info", {}).get("editable"))}))
-    except Exception:
-        continue
-found.sort(key=lambda item: item[0])
-if found:
-    out.update(found[0][1])
-print("\n<<opsctl-find>>" + json.dumps(out))
-"""
-
-
-def locate(python: str, package: str, timeout: float = 60) -> Dict[str, Any]:
-    """Where the interpreter ``python`` finds ``package``, without importing it.
-
-    Gives ``root`` (the directory that holds the package), ``installed`` (version or None), ``info`` (its dist-info
-    directory or None), ``editable``, ``python``, ``prefix``, ``version``.
-    """
-    try:
-        done = subprocess.run(
-            [python, "-c", _FIND, package], cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, timeout=timeout, check=False,
-        )  # fmt: skip
-    except OSError as exc:
-        raise PatchFsError("absent", "cannot run %s" % python, str(exc.strerror or exc), "name the environment") from None
-    except subprocess.TimeoutExpired:
-        raise PatchFsError("broken", "%s did not answer in %d s" % (python, timeout)) from None
-    mark = done.stdout.rfind(b"<<opsctl-find>>")
-    if mark < 0:
-        last = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise PatchFsError("broken", "%s cannot tell where %s is" % (python, package), last[-1] if last else None)
-    out: Dict[str, Any] = json.loads(done.stdout[mark + len(b"<<opsctl-find>>") :].decode("utf-8"))
-    if not out.get("root"):
-        raise PatchFsError(
-            "absent", "%s is not installed for %s" % (package, python), out.get("error"),
-            "install it, or name the environment that the server uses",
-        )  # fmt: skip
-    out["root"] = os.path.realpath(out["root"])
-    out.setdefault("installed", None)
-    out.setdefault("info", None)
-    out.setdefault("editable", False)
-    return out
-
-
-def locate_root(root: str, package: str) -> Dict[str, Any]:
-    """The same for a directory that holds ``package``: a site-packages folder or an unpacked wheel."""
-    real = os.path.realpath(root)
-    if not os.path.isdir(real):
-        raise PatchFsError("absent", "%s is not a directory" % root, None, "name the folder that holds %s/" % package)
-    top = package.partition(".")[0]
-    if not os.path.exists(os.path.join(real, top)) and not os.path.exists(os.path.join(real, top + ".py")):
-        raise PatchFsError(
-            "absent", "there is no %s in %s" % (top, root), None, "name the folder that holds %s/, not %s itself" % (top, top)
-        )
-    out: Dict[str, Any] = {"root": real, "installed": None, "info": None, "editable": False, "python": None}
-    wanted = package.lower().replace("-", "_")
-    owner: Optional[Tuple[str, str]] = None
-    for entry in sorted(os.listdir(real)):
-        if not entry.endswith(".dist-info"):
-            continue
-        name, _, version = entry[: -len(".dist-info")].rpartition("-")
-        if name.lower().replace("-", "_").replace(".", "_") == wanted:
-            owner = (entry, version)
-            break
-        if owner is None and _owns(os.path.join(real, entry), top):
-            owner = (entry, version)
-    if owner is not None:
-        out["info"], out["installed"] = os.path.join(real, owner[0]), owner[1]
-    return out
-
-
-def _owns(info: str, top: str) -> bool:
-    try:
-        with open(os.path.join(info, "top_level.txt"), encoding="utf-8") as file:
-            return top in file.read().split()
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
-def shipped(info: Optional[str], files: List[str]) -> Tuple[Optional[str], Optional[Dict[str, str]]]:
-    """The sha256 of RECORD, and what RECORD says of ``files``: path -> sha256. None without a RECORD that has hashes."""
-    if info is None:
-        return None, None
-    try:
-        with open(os.path.join(info, "RECORD"), "rb") as file:
-            data = file.read()
-    except OSError:
-        return None, None
-    import csv
-    import io
-
-    wanted = set(files)
-    out: Dict[str, str] = {}
-    hashed = False
-    for row in csv.reader(io.StringIO(data.decode("utf-8", "replace"))):
-        if len(row) >= 2 and row[1].startswith("sha256="):
-            hashed = True
-            if row[0] in wanted:
-                raw = row[1][len("sha256=") :]
-                out[row[0]] = base64.urlsafe_b64decode(raw + "=" * (-len(raw) % 4)).hex()
-    return sha256(data), out if hashed else None
-
-
-def git_clean(root: str, files: List[str]) -> Optional[bool]:
-    """Whether git knows the files below ``root`` and sees no change in them; None outside a repository."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", root, "status", "--porcelain", "--untracked-files=all", "--"] + files,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=30, check=False,
-            env=dict(os.environ, GIT_OPTIONAL_LOCKS="0", LC_ALL="C"),
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return None if done.returncode else not done.stdout.strip()
-
-
 # -- reading ------------------------------------------------------------------------------------------------------
-
-
-def sha256(data: bytes) -> str:
-    """Hexadecimal sha256."""
-    return hashlib.sha256(data).hexdigest()
 
 
 def observe(
@@ -257,28 +93,6 @@ def observe(
     }
 
 
-def below(root: str, path: str) -> str:
-    """The full name of ``path`` below ``root``."""
-    parts = path.split("/")
-    if path.startswith("/") or ".." in parts or "" in parts:
-        raise PatchFsError("link", "%s is not below %s" % (path, root))
-    return os.path.join(root, *parts)
-
-
-def inside(root: str, path: str) -> str:
-    """The full name of ``path`` to write to: refuses to leave ``root`` through a linked directory."""
-    full = below(root, path)
-    parts = path.split("/")
-    folder = os.path.realpath(os.path.dirname(full))
-    real = os.path.realpath(root)
-    if folder != os.path.join(real, *parts[:-1]) and os.path.isdir(folder):
-        raise PatchFsError(
-            "link", "%s lies in a linked directory" % path, "%s is %s" % (os.path.dirname(full), folder),
-            "another environment may use it: install the package again with copies (for uv: --link-mode copy)",
-        )  # fmt: skip
-    return full
-
-
 def read_manifest(state: str) -> Optional[Dict[str, Any]]:
     """What opsctl has written in this environment, or None."""
     try:
@@ -314,17 +128,19 @@ def read_blob(state: str, digest: str) -> bytes:
 def commit(root: str, state: str, plan: Dict[str, Any], step: Step = lambda name: None) -> Dict[str, Any]:
     """Write files and manifest as one act; raises PatchFsError, and then nothing has changed.
 
-    ``plan``: ``writes`` (list of ``{"path", "before": sha256, "data": base64}``), ``manifest`` (the new one, or None
-    to remove it), ``manifest_before`` (the old one), ``keep`` (contents to keep, base64), ``copies`` (list of ``{"path", "data"}`` to lay aside), ``python`` (compiles).
-    Gives ``written``, ``compiled``, ``copies`` (names of the copies), ``notes``.
+    ``plan`` has ``writes`` (list of ``{"path", "before": sha256, "data": base64}``), ``manifest`` (the new one, or None
+    to remove it), ``manifest_before`` (the old one), ``keep`` (contents to keep, base64), ``copies`` (list of
+    ``{"path", "data"}`` to lay aside) and ``python`` (compiles, or None). Gives ``written``, ``compiled``, ``copies``
+    (their names) and ``notes``.
     """
     writes = [(item["path"], item["before"], base64.b64decode(item["data"])) for item in plan["writes"]]
     _usable(root, state, [path for path, _, _ in writes])
-    with lock(state):
+    with Lock(state):
         _recover(state, root)
         if read_manifest(state) != plan.get("manifest_before"):
             raise PatchFsError(
-                "changed", "another opsctl has patched %s meanwhile" % root, None, "look again with `opsctl patch-vllm status`"
+                "changed", "another opsctl has patched %s meanwhile" % root, None,
+                "look again with `opsctl patch-vllm status`",
             )
         for data in [base64.b64decode(text) for text in plan.get("keep", ())]:
             _keep(state, data)
@@ -477,7 +293,7 @@ def recover(state: str) -> Optional[str]:
     if not os.path.exists(os.path.join(state, "pending.json")):
         return None
     try:
-        with lock(state):
+        with Lock(state):
             return _recover(state, None)
     except PatchFsError as exc:
         if exc.kind == "locked":
@@ -530,99 +346,17 @@ def _forward(pending: Dict[str, Any]) -> bool:
     return True
 
 
-def compile_all(root: str, paths: List[str], python: Optional[str]) -> Tuple[List[str], List[str]]:
-    """Byte-compile with the environment's interpreter; stale byte code is removed first. Returns (done, notes)."""
-    sources = [path for path in paths if path.endswith(".py")]
-    notes: List[str] = []
-    for path in sources:
-        folder, name = os.path.split(inside(root, path))
-        cache = os.path.join(folder, "__pycache__")
-        try:
-            for entry in os.listdir(cache):
-                if entry.startswith(name[:-3] + ".") and entry.endswith(".pyc"):
-                    os.unlink(os.path.join(cache, entry))
-        except FileNotFoundError:
-            continue
-        except OSError as exc:
-            notes.append("old byte code of %s stays: %s" % (path, exc.strerror))
-    if not sources or python is None:
-        return [], notes
-    code = "import py_compile, sys\nfor path in sys.argv[1:]:\n py_compile.compile(path, doraise=True)"
-    argv = [python, "-c", code] + [inside(root, path) for path in sources]
-    try:
-        done = subprocess.run(
-            argv, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=120, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        return [], notes + ["not byte-compiled: %s" % exc]
-    if done.returncode:
-        last = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        return [], notes + ["not byte-compiled: %s" % (last[-1] if last else "status %d" % done.returncode)]
-    return sources, notes
-
-
-def check_syntax(python: str, texts: Dict[str, bytes], timeout: float = 60) -> Optional[str]:
-    """Whether the environment's interpreter accepts the new sources; the complaint, or None."""
-    code = (
-        "import base64, json, sys\n"
-        "for path, data in json.load(sys.stdin).items():\n"
-        "    try:\n"
-        "        compile(base64.b64decode(data), path, 'exec', dont_inherit=True)\n"
-        "    except SyntaxError as exc:\n"
-        "        sys.exit('%s:%s: %s' % (path, exc.lineno, exc.msg))\n"
-    )
-    sent = json.dumps({path: base64.b64encode(data).decode("ascii") for path, data in texts.items()})
-    try:
-        done = subprocess.run(
-            [python, "-c", code], input=sent.encode(), cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            timeout=timeout, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        return str(exc)
-    if not done.returncode:
-        return None
-    last = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return last[-1] if last else "status %d" % done.returncode
-
-
-def importers(root: str, prefix: Optional[str] = None) -> List[Dict[str, Any]]:
-    """Running processes that have files below ``root`` mapped, or were started from ``prefix``/bin.
-
-    They have imported what was there when they started. Each is ``{"pid", "name", "started"}`` (Unix time).
-    """
-    out: List[Dict[str, Any]] = []
-    needle = os.path.realpath(root).encode() + b"/"
-    bin_dir = os.path.join(prefix, "bin", "").encode() if prefix else None
-    for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
-        if not entry.isdigit() or int(entry) == os.getpid():
-            continue
-        base = "/proc/" + entry
-        try:
-            with open(base + "/cmdline", "rb") as file:
-                argv = file.read().split(b"\0")
-            mine = bin_dir is not None and any(word.startswith(bin_dir) for word in argv[:2])
-            if not mine:
-                with open(base + "/maps", "rb") as file:
-                    mine = needle in file.read()
-            if mine:
-                name = b" ".join(word for word in argv if word).decode("utf-8", "replace")
-                out.append({"pid": int(entry), "name": name[:120], "started": os.stat(base).st_mtime})
-        except OSError:
-            continue
-    return sorted(out, key=lambda item: int(item["pid"]))
-
-
 # -- small things -------------------------------------------------------------------------------------------------
 
 
-class lock:
+class Lock:
     """The lock of one environment; raises PatchFsError (kind ``locked``) at once when another has it."""
 
     def __init__(self, state: str) -> None:
         self.path = os.path.join(state, "lock")
         self.fd = -1
 
-    def __enter__(self) -> "lock":
+    def __enter__(self) -> Lock:
         try:
             self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
         except OSError as exc:
@@ -639,7 +373,7 @@ class lock:
         os.pwrite(self.fd, ("process %d since %s" % (os.getpid(), time.strftime("%H:%M:%S"))).encode(), 0)
         return self
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         os.close(self.fd)
 
 
@@ -669,7 +403,7 @@ def _copy(state: str, path: str, data: bytes) -> str:
 
 def _drop_blobs(state: str, manifest: Optional[Dict[str, Any]]) -> None:
     """Contents that no entry names any more go."""
-    named = set()
+    named: Set[str] = set()
     for entry in (manifest or {"files": {}})["files"].values():
         named.update((entry["before"], entry["after"]))
     folder = os.path.join(state, "blobs")
@@ -726,7 +460,10 @@ def _sync_dir(folder: str) -> None:
 
 
 def _failed(exc: OSError, where: str) -> PatchFsError:
-    kinds = {errno.ENOSPC: "full", errno.EDQUOT: "full", errno.EACCES: "denied", errno.EPERM: "denied", errno.EROFS: "denied"}
+    kinds = {
+        errno.ENOSPC: "full", errno.EDQUOT: "full",
+        errno.EACCES: "denied", errno.EPERM: "denied", errno.EROFS: "denied",
+    }  # fmt: skip
     kind = kinds.get(exc.errno or 0, "broken")
     name = exc.filename if isinstance(exc.filename, str) else where
     what = {"full": "no room left for %s", "denied": "%s cannot be written"}.get(kind, "cannot write %s") % name
@@ -735,17 +472,3 @@ def _failed(exc: OSError, where: str) -> PatchFsError:
         "denied": "run as the owner of the environment; nothing was changed",
     }.get(kind, "nothing was changed")
     return PatchFsError(kind, what, exc.strerror or str(exc), hint)
-
-
-def walk(root: str, package: str) -> Iterator[str]:
-    """Every Python file of a package, as a path below ``root``."""
-    top = os.path.join(root, *package.split("."))
-    for folder, names, files in os.walk(top):
-        names[:] = sorted(name for name in names if name != "__pycache__")
-        for name in sorted(files):
-            if name.endswith(".py"):
-                yield os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")
-
-
-if sys.version_info < (3, 8):
-    raise ImportError("patching needs Python 3.8 or newer")

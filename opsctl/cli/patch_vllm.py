@@ -120,8 +120,9 @@ def diff(names: tuple[str, ...], root: str | None, env: str | None, package: str
 @click.option("--check", is_flag=True, help="Write nothing; exit 8 when something would change.")
 @click.option("--force", is_flag=True, help="Make drifted patches true again; the edited file is kept.")
 def apply(
-    names: tuple[str, ...], root: str | None, env: str | None, package: str | None, as_json: bool, check: bool, force: bool
-) -> int:
+    names: tuple[str, ...], root: str | None, env: str | None, package: str | None, as_json: bool, check: bool,
+    force: bool,
+) -> int:  # fmt: skip
     """Make patch sets true. All of it or nothing."""
     from ..journal import new_run_id
     from ..patching import verbs
@@ -135,8 +136,9 @@ def apply(
 @click.option("--check", is_flag=True, help="Write nothing; exit 8 when something would change.")
 @click.option("--force", is_flag=True, help="Restore the original even where another hand has edited; a copy is kept.")
 def revert(
-    names: tuple[str, ...], root: str | None, env: str | None, package: str | None, as_json: bool, check: bool, force: bool
-) -> int:
+    names: tuple[str, ...], root: str | None, env: str | None, package: str | None, as_json: bool, check: bool,
+    force: bool,
+) -> int:  # fmt: skip
     """Undo what opsctl applied, and only that."""
     from ..patching import verbs
 
@@ -169,7 +171,8 @@ def verify(names: tuple[str, ...], root: str | None, env: str | None, package: s
 @click.option("--package", default="vllm", show_default=True, metavar="NAME", help="The edited package.")
 @click.option("--wheel", required=True, metavar="FILE", type=click.Path(exists=True, dir_okay=False),
               help="The wheel that was installed.")
-@click.option("--for", "purpose", default="edits recorded from an installed tree", metavar="TEXT", help="What it is for.")
+@click.option("--for", "purpose", default="edits recorded from an installed tree", metavar="TEXT",
+              help="What it is for.")
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False),
               help="Where to write [default: playbooks/patches/NAME.yml]; - is stdout.")  # fmt: skip
 def new(

@@ -1,129 +1,24 @@
-"""What is true of a package's source, and what would make it so: pure, no I/O (contracts 11).
+"""What to write so that sets are true, or ours is undone: pure, no I/O (contracts 11).
 
-`Observed` is what patchfs saw on the machine; `status` says how each patch stands, `plan_apply` and `plan_revert`
-give the new texts and the new manifest. The controller runs this; the writing is patchfs's.
+The controller runs this on what patchfs observed on the machine; `plan_apply` and `plan_revert` give the new texts and
+the manifest that belongs to them, `Plan.wire` is what patchfs commits.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import OpsError
+from ..errors import PatchMismatch, TaskFailed
 from . import merge
+from .observed import Observed, sha
+from .overlap import overlaps
 from .sets import Patch, PatchSet, from_dict
-from .source import NotText, Source, decode
-from .statements import Statement
+from .source import Source, decode
+from .states import SetStatus, known_text, needless, status
 from .tree import Tree, Unmet
-
-SATISFIED = frozenset({"applied", "upstreamed", "foreign"})
-
-
-class Refused(OpsError):
-    """Nothing may be written; the states say why."""
-
-
-@dataclass
-class Observed:
-    """One environment as it was seen. Contents are found in ``blobs`` by sha256."""
-
-    package: str
-    root: str
-    installed: str | None
-    files: dict[str, str | None]
-    blobs: dict[str, bytes]
-    shipped: dict[str, str] | None
-    record: str | None
-    manifest: dict[str, Any] | None
-    clean: bool | None = None
-    python: str | None = None
-    recovered: str | None = None
-
-    @classmethod
-    def of(cls, package: str, seen: Mapping[str, Any], known: Mapping[str, bytes] | None = None) -> Observed:
-        """From the JSON of `patchfs.observe`; ``known`` are contents that were not sent again."""
-        blobs = dict(known or {})
-        blobs.update({digest: base64.b64decode(text) for digest, text in seen["blobs"].items()})
-        files = {path: item["sha256"] if item else None for path, item in seen["files"].items()}
-        return cls(
-            package, seen["root"], seen["installed"], files, blobs, seen["shipped"], seen["record"], seen["manifest"],
-            seen["clean"], seen["python"], seen["recovered"],
-        )  # fmt: skip
-
-    def data(self, path: str) -> bytes | None:
-        """The content of a file as it is now."""
-        digest = self.files.get(path)
-        return self.blobs.get(digest) if digest else None
-
-    def entry(self, path: str) -> dict[str, Any] | None:
-        """What the manifest says of a file, unless the package has been installed again since."""
-        found = (self.manifest or {"files": {}})["files"].get(path)
-        if found is None or self.reinstalled(path):
-            return None
-        return dict(found)
-
-    def reinstalled(self, path: str) -> bool:
-        """The manifest has the file, but an installer has put its own there since."""
-        found = (self.manifest or {"files": {}})["files"].get(path)
-        if found is None:
-            return False
-        now = self.files.get(path)
-        if now is None:
-            return True
-        if now == found["after"]:
-            return False
-        return now == found["before"] or (self.shipped is not None and self.shipped.get(path) == now)
-
-    def texts(self, paths: Iterable[str]) -> dict[str, Source]:
-        """Those of ``paths`` that exist and are text."""
-        out: dict[str, Source] = {}
-        for path in paths:
-            data = self.data(path)
-            if data is not None:
-                try:
-                    out[path] = decode(data)
-                except NotText:
-                    continue
-        return out
-
-
-@dataclass
-class PatchStatus:
-    """How one patch stands. ``detail`` is for people; ``file`` is the alternative that exists, else the first."""
-
-    name: str
-    file: str
-    state: str
-    detail: str = ""
-    optional: bool = False
-    #: Whether the release lacks what the patch is for (and not only the file).
-    needless: bool = False
-
-    def as_dict(self) -> dict[str, str]:
-        """The shape that ``--json`` has."""
-        return {"name": self.name, "file": self.file, "state": self.state, "detail": self.detail}
-
-
-@dataclass
-class SetStatus:
-    """How a set stands as a whole, its patches, and notes for people."""
-
-    set: PatchSet
-    state: str
-    patches: list[PatchStatus]
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def satisfied(self) -> bool:
-        """Nothing to do for it."""
-        return self.state in SATISFIED
-
-    def as_dict(self) -> dict[str, Any]:
-        """The shape that ``--json`` has."""
-        return {"name": self.set.name, "state": self.state, "patches": [item.as_dict() for item in self.patches]}
 
 
 @dataclass
@@ -160,199 +55,6 @@ class Plan:
         }
 
 
-def sha(data: bytes) -> str:
-    """Hexadecimal sha256."""
-    return hashlib.sha256(data).hexdigest()
-
-
-# -- states -------------------------------------------------------------------------------------------------------
-
-
-def status(seen: Observed, patch_set: PatchSet) -> SetStatus:
-    """How the set and each of its patches stand (the table of contracts 11)."""
-    texts = {path: source.text for path, source in seen.texts(patch_set.files()).items()}
-    made = dict(texts)
-    patches = [_patch_status(seen, patch_set, patch, texts, made) for patch in patch_set.patches]
-    notes = []
-    version = patch_set.version_note(seen.installed)
-    state = set_state(patches)
-    if version and state not in SATISFIED:
-        notes.append(version)
-    wiped = sorted({item.file for item in patches if seen.reinstalled(item.file) and item.state == "clean"})
-    if wiped:
-        run = seen.manifest["files"][wiped[0]]["patches"][0]["run"] if seen.manifest else "?"
-        notes.append(f"{seen.package} was installed again since run {run}: the patches are gone")
-    if seen.shipped is None and any(item.state == "foreign" for item in patches):
-        notes.append("no RECORD with hashes: what the package shipped is not known")
-    return SetStatus(patch_set, state, patches, notes)
-
-
-def set_state(patches: Sequence[PatchStatus]) -> str:
-    """The state of a set from those of its patches; optional ones that do not apply do not count."""
-    counted = [item.state for item in patches if not (item.state == "not-applicable" and item.optional)]
-    states = set(counted)
-    for worst in ("mismatch", "drifted", "not-applicable"):
-        if worst in states:
-            return worst
-    if len(states) == 1:
-        return counted[0]
-    if not states:
-        return "not-applicable"
-    return "applied" if states <= SATISFIED else "partial"
-
-
-def _patch_status(
-    seen: Observed, patch_set: PatchSet, patch: Patch, texts: Mapping[str, str], made: dict[str, str]
-) -> PatchStatus:
-    path = next((name for name in patch.file if seen.files.get(name) is not None), None)
-    out = PatchStatus(patch.name, path or patch.file[0], "", optional=patch.optional)
-    if path is None:
-        out.state, out.detail = "not-applicable", f"{' and '.join(patch.file)} absent"
-        return out
-    if path not in texts:
-        out.state, out.detail = "mismatch", f"{path} is no text"
-        return out
-    unmet = _when(patch, path, texts)
-    if unmet is not None:
-        out.state, out.detail, out.needless = "not-applicable", unmet, True
-        return out
-    held = _held(patch, path, texts[path], texts)
-    entry = seen.entry(path)
-    if all(held):
-        out.state, out.detail = _whose(seen, patch, path, texts, entry)
-        return out
-    if entry is not None:
-        after = _known_text(seen, entry["after"])
-        if after is not None and all(_held(patch, path, after, {**texts, path: after})):
-            lost = [item.explain() for item, true in zip(patch.statements, held) if not true]
-            out.state, out.detail = "drifted", f"edited after apply, no longer true: {lost[0]}" + _more(lost)
-            return out
-    try:
-        tree = Tree(path, made[path], made)
-        for statement in patch.statements:
-            tree = statement.make(tree)
-        made[path] = tree.text
-    except Unmet as exc:
-        out.state, out.detail = "mismatch", str(exc)
-        return out
-    done = sum(held)
-    out.state, out.detail = "clean", f"{done} of {len(held)} statements true already" if done else "not applied"
-    return out
-
-
-def _when(patch: Patch, path: str, texts: Mapping[str, str]) -> str | None:
-    if patch.when is None:
-        return None
-    from .patterns import compiled
-
-    where = patch.when.file or path
-    if where not in texts:
-        return f"{where} absent"
-    try:
-        scope = Tree(where, texts[where]).scope(patch.when.inside)
-        if compiled(patch.when.has).find(scope.node):
-            return None
-    except Unmet as exc:
-        return f"not needed: {exc.looked_for} not in {exc.scope}"
-    return f"not needed: no `{' '.join(patch.when.has.split())[:60]}` in {scope.name}"
-
-
-def _held(patch: Patch, path: str, text: str, texts: Mapping[str, str]) -> list[bool]:
-    tree = Tree(path, text, texts)
-    return [statement.true(tree) for statement in patch.statements]
-
-
-def _whose(
-    seen: Observed, patch: Patch, path: str, texts: Mapping[str, str], entry: dict[str, Any] | None
-) -> tuple[str, str]:
-    """By whom it is true: applied, upstreamed or foreign."""
-    now = seen.files[path]
-    if seen.shipped is not None and seen.shipped.get(path) == now:
-        return "upstreamed", f"already in {seen.package} {seen.installed or ''}".rstrip()
-    if entry is not None:
-        before = _known_text(seen, entry["before"])
-        if before is not None and all(_held(patch, path, before, {**texts, path: before})):
-            if seen.shipped is not None and seen.shipped.get(path) == entry["before"]:
-                return "upstreamed", f"already in {seen.package} {seen.installed or ''}".rstrip()
-            return "foreign", "true before opsctl came"
-        after = _known_text(seen, entry["after"])
-        if after is None or all(_held(patch, path, after, {**texts, path: after})):
-            edited = "" if now == entry["after"] else "the file has other edits too"
-            return "applied", edited
-        return "foreign", "made true by another hand after apply"
-    if seen.shipped is None and seen.clean:
-        return "upstreamed", "true in a tree without changes"
-    return "foreign", "true by another hand"
-
-
-def _known_text(seen: Observed, digest: str) -> str | None:
-    data = seen.blobs.get(digest)
-    if data is None:
-        return None
-    try:
-        return decode(data).text
-    except NotText:
-        return None
-
-
-def _more(items: Sequence[str]) -> str:
-    return f" (and {len(items) - 1} more)" if len(items) > 1 else ""
-
-
-# -- overlap ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """Two sets that want different things of the same place."""
-
-    one: str
-    other: str
-    file: str
-    line: int
-    what: tuple[str, str]
-
-
-def overlaps(seen: Observed, sets: Sequence[PatchSet]) -> list[Overlap]:
-    """Statements of different sets about the same node, unless they are equal or add to one list."""
-    out: list[Overlap] = []
-    texts = {path: item.text for path, item in seen.texts(name for one in sets for name in one.files()).items()}
-    for path in list(texts):
-        entry = seen.entry(path)
-        before = _known_text(seen, entry["before"]) if entry else None
-        if before is not None:
-            texts[path] = before
-    placed = [(one, _targets(one, texts)) for one in sets]
-    for index, (one, mine) in enumerate(placed):
-        for other, theirs in placed[index + 1 :]:
-            for path, (first, last), statement in mine:
-                for path2, (first2, last2), statement2 in theirs:
-                    if path != path2 or last < first2 or last2 < first or statement == statement2:
-                        continue
-                    if not statement.disturbs(statement2):
-                        continue
-                    what = (statement.explain(), statement2.explain())
-                    out.append(Overlap(one.name, other.name, path, max(first, first2), what))
-    return out
-
-
-def _targets(patch_set: PatchSet, texts: Mapping[str, str]) -> list[tuple[str, tuple[int, int], Statement]]:
-    out: list[tuple[str, tuple[int, int], Statement]] = []
-    for patch in patch_set.patches:
-        path = next((name for name in patch.file if name in texts), None)
-        if path is None or _when(patch, path, texts) is not None:
-            continue
-        tree = Tree(path, texts[path], texts)
-        for statement in patch.statements:
-            try:
-                span = statement.target(tree)
-            except Unmet:
-                continue
-            if span is not None:
-                out.append((path, span, statement))
-    return out
-
-
 # -- apply --------------------------------------------------------------------------------------------------------
 
 
@@ -361,7 +63,7 @@ def plan_apply(
 ) -> tuple[Plan, list[SetStatus]]:
     """The plan that makes the sets true, and how they stood before.
 
-    Raises Refused when nothing may be written: a mismatch, a missing file, drift (unless ``force``), an overlap.
+    Raises TaskFailed when nothing may be written: a mismatch, a missing file, drift (unless ``force``), an overlap.
     """
     states = [status(seen, item) for item in sets]
     _refuse(seen, states, force)
@@ -370,7 +72,7 @@ def plan_apply(
     found = overlaps(seen, [*sets, *others])
     if found:
         first = found[0]
-        raise Refused(
+        raise TaskFailed(
             f"the patch sets {first.one} and {first.other} touch the same place: {first.file}:{first.line}",
             cause=f"{first.what[0]}; {first.what[1]}",
             hint="apply one of them, or make one set of both",
@@ -379,7 +81,7 @@ def plan_apply(
     texts = {path: source.text for path, source in sources.items()}
     touched: dict[str, list[tuple[PatchSet, Patch]]] = {}
     for item in states:
-        for patch, patch_status in zip(item.set.patches, item.patches):
+        for patch, patch_status in zip(item.set.patches, item.patches, strict=True):
             if patch_status.state in {"clean", "drifted"}:
                 path = patch_status.file
                 texts[path] = _made(patch, path, texts, seen, force)
@@ -395,24 +97,24 @@ def _refuse(seen: Observed, states: Sequence[SetStatus], force: bool) -> None:
         name = f"{item.set.name}/{bad.name}" if bad is not None else item.set.name
         where = f"{seen.package} {seen.installed or ''}".rstrip()
         if item.state == "mismatch":
-            raise Refused(f"patch {name} does not fit {where}", cause=detail,
+            raise PatchMismatch(f"patch {name} does not fit {where}", cause=detail,
                           hint="; ".join(item.notes) or "nothing was written; a patch set for this release is needed")
         if item.state == "not-applicable":
-            raise Refused(f"patch {name} does not apply to {where}", cause=detail,
+            raise PatchMismatch(f"patch {name} does not apply to {where}", cause=detail,
                           hint="; ".join(item.notes) or "nothing was written; this release has no use for it")
         if item.state == "drifted" and not force:
-            raise Refused(f"patch {name} was applied and then edited by another hand", cause=detail,
+            raise TaskFailed(f"patch {name} was applied and then edited by another hand", cause=detail,
                           hint="`opsctl patch-vllm diff` shows the edit; `apply --force` makes it true again")
 
 
 def _made(patch: Patch, path: str, texts: Mapping[str, str], seen: Observed, force: bool) -> str:
     try:
         return _make_all(patch, path, texts[path], texts)
-    except Unmet:
+    except Unmet as exc:
         entry = seen.entry(path)
-        before = _known_text(seen, entry["before"]) if entry and force else None
+        before = known_text(seen, entry["before"]) if entry and force else None
         if before is None:
-            raise
+            raise PatchMismatch(f"patch {patch.name} does not fit {path}", cause=str(exc)) from None
         return _make_all(patch, path, before, {**texts, path: before})
 
 
@@ -431,12 +133,12 @@ def _check(texts: Mapping[str, str], states: Sequence[SetStatus], others: Sequen
             path = next((name for name in patch.file if name in texts), None)
             if path is None or (patch.name in needed and needed[patch.name].state == "not-applicable"):
                 continue
-            if item in others and _when(patch, path, texts) is not None:
+            if item in others and needless(patch, path, texts) is not None:
                 continue
             tree = Tree(path, texts[path], texts)
             for statement in patch.statements:
                 if not statement.true(tree):
-                    raise Refused(
+                    raise TaskFailed(
                         f"patch {item.name}/{patch.name} would not be true after all: {statement.explain()}",
                         cause="another statement of the same run undoes it, or the set contradicts itself",
                         hint="apply the sets one by one to see which two do not go together",
@@ -525,7 +227,7 @@ def _recorded_sets(seen: Observed) -> list[PatchSet]:
 def plan_revert(seen: Observed, names: Sequence[str] | None, *, opsctl: str, force: bool = False) -> Plan:
     """The plan that undoes what opsctl applied: the sets ``names``, or all. Edits of others stay where they can.
 
-    Raises Refused when another hand has edited what would be undone (unless ``force``, which keeps a copy).
+    Raises TaskFailed when another hand has edited what would be undone (unless ``force``, which keeps a copy).
     """
     plan = Plan({}, {}, None)
     entries = _live_entries(seen)
@@ -538,16 +240,18 @@ def plan_revert(seen: Observed, names: Sequence[str] | None, *, opsctl: str, for
         old = seen.data(path)
         before, after = seen.blobs.get(entry["before"]), seen.blobs.get(entry["after"])
         if old is None or before is None:
-            raise Refused(f"the original of {path} is gone from opsctl's state",
+            raise TaskFailed(f"the original of {path} is gone from opsctl's state",
                           hint=f"install {seen.package} again to restore it")
-        base: bytes | None = before
+        base = before
         if old != after:
-            base = merge.three_way(after, before, old) if after is not None else None
-            if base is None and not force:
-                raise Refused(f"{path} was edited where the patch is", cause="the edit and the patch cannot be told apart",
-                              hint="`opsctl patch-vllm diff` shows it; `revert --force` restores the original")
-            if base is None:
-                base = before
+            undone_text = merge.three_way(after, before, old) if after is not None else None
+            if undone_text is None and not force:
+                raise TaskFailed(f"{path} was edited where the patch is",
+                                 cause="the edit and the patch cannot be told apart",
+                                 hint="`opsctl patch-vllm diff` shows it; `revert --force` restores the original")
+            if undone_text is not None:
+                base = undone_text
+            else:
                 plan.copies[path] = old
                 plan.notes.append(f"{path}: an edit by another hand went with it")
         new = base

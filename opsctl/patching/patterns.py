@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import libcst as cst
@@ -64,7 +64,7 @@ class Pattern:
 
     def _find(self, node: cst.CSTNode, into_defs: bool) -> Iterator[Match]:
         for child in children(node):
-            if self._candidate(child):
+            if self.candidate(child):
                 found = self.match(child)
                 if found is not None:
                     yield found
@@ -72,12 +72,11 @@ class Pattern:
             if into_defs or not isinstance(child, (cst.FunctionDef, cst.ClassDef)):
                 yield from self._find(child, into_defs)
 
-    def _candidate(self, node: cst.CSTNode) -> bool:
+    def candidate(self, node: cst.CSTNode) -> bool:
+        """Whether ``node`` is of the sort that it can match."""
         if self.is_expression:
             return isinstance(node, cst.BaseExpression)
-        if isinstance(node, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
-            return True
-        return False
+        return isinstance(node, (cst.BaseSmallStatement, cst.BaseCompoundStatement))
 
     def __repr__(self) -> str:
         return f"Pattern({self.source!r})"
@@ -101,7 +100,7 @@ def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             yield from (item for item in value if isinstance(item, cst.CSTNode))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _parts(kind: type[cst.CSTNode]) -> tuple[str, ...]:
     """The fields of a kind of node that are not layout."""
     return tuple(
@@ -128,16 +127,15 @@ def equal(one: cst.CSTNode, other: cst.CSTNode) -> bool:
     return _same(_bare(one), _bare(other), {})
 
 
-def parse_statements(source: str) -> list[cst.BaseStatement]:
+def parse_statements(source: str) -> list[cst.SimpleStatementLine | cst.BaseCompoundStatement]:
     """The statements of ``source``; raises BadPattern."""
     try:
         module = cst.parse_module(_dedent(source))
     except cst.ParserSyntaxError as exc:
         raise BadPattern(f"not Python source: {exc.message} (line {exc.raw_line})") from None
-    body = [item for item in module.body if isinstance(item, cst.BaseStatement)]
-    if len(body) != len(module.body) or not body:
-        raise BadPattern("no statement in it" if not body else "not a list of statements")
-    return body
+    if not module.body:
+        raise BadPattern("no statement in it")
+    return list(module.body)
 
 
 def instantiate(source: str, bindings: Bindings) -> str:
@@ -221,7 +219,7 @@ def _bind(name: str, value: Any, bindings: Bindings) -> bool:
             isinstance(old, tuple)
             and isinstance(value, tuple)
             and len(old) == len(value)
-            and all(equal(a, b) for a, b in zip(old, value))
+            and all(equal(a, b) for a, b in zip(old, value, strict=True))
         )
     return equal(old, value)
 
@@ -247,7 +245,8 @@ def _same(pattern: Any, node: Any, bindings: Bindings) -> bool:
         return False
     if isinstance(pattern, cst.FormattedString):
         return _same_list(list(pattern.parts), list(node.parts), bindings)
-    for field in _parts(type(pattern)):
+    kind: type[cst.CSTNode] = type(pattern)
+    for field in _parts(kind):
         mine, theirs = getattr(pattern, field), getattr(node, field)
         if _left_out(pattern, field, mine):
             continue

@@ -49,7 +49,7 @@ def _table(rows: Sequence[tuple[str, ...]], color: bool) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     out = []
     for number, row in enumerate(rows):
-        cells = [cell.ljust(width) for cell, width in zip(row, widths)]
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         if number and color:
             cells[3] = paint(cells[3], _COLORS.get(row[3], ""), color)
         line = "  ".join([*cells, row[-1]]).rstrip()
@@ -64,7 +64,8 @@ def summary(reports: Sequence[Report]) -> str:
         for item in report.sets:
             counts[item.state] = counts.get(item.state, 0) + 1
     words = {
-        "clean": "not applied", "partial": "partly applied", "mismatch": "without a place", "not-applicable": "not applicable"
+        "clean": "not applied", "partial": "partly applied", "mismatch": "without a place",
+        "not-applicable": "not applicable",
     }  # fmt: skip
     return ", ".join(f"{count} {words.get(state, state)}" for state, count in counts.items()) or "no patch set"
 

@@ -20,6 +20,7 @@ from ..config.yaml import load_yaml
 from ..errors import ConfigError, Span, UsageError
 from .statements import GROUPS, KINDS, Statement
 from .statements.base import Names, PatternText
+from .versions import in_range
 
 #: Where a project keeps its own sets, below its root.
 USER_DIR = Path("playbooks") / "patches"
@@ -294,32 +295,6 @@ def choose(sets: Mapping[str, PatchSet], names: Iterable[str], package: str | No
     return out
 
 
-# -- versions ---------------------------------------------------------------------------------------------------
-
-_CLAUSE = re.compile(r"\s*(>=|<=|==|!=|<|>)\s*(\d[\w.+-]*)\s*\Z")
-
-
-def in_range(version: str, wanted: str) -> bool:
-    """Whether ``version`` lies in a range such as ``>=0.15,<0.18``. Local parts and suffixes count as that release."""
-    have = _release(version)
-    for clause in wanted.split(","):
-        found = _CLAUSE.match(clause)
-        if found is None:
-            raise ValueError(f"`{clause.strip()}` is no version clause")
-        other = _release(found[2])
-        width = max(len(have), len(other))
-        a, b = have + (0,) * (width - len(have)), other + (0,) * (width - len(other))
-        holds = {">=": a >= b, "<=": a <= b, "==": a == b, "!=": a != b, "<": a < b, ">": a > b}[found[1]]
-        if not holds:
-            return False
-    return True
-
-
-def _release(version: str) -> tuple[int, ...]:
-    found = re.match(r"\d+(?:\.\d+)*", version.strip())
-    return tuple(int(part) for part in found[0].split(".")) if found else (0,)
-
-
 def dump_yaml(values: Any) -> str:
     """Values as the YAML of a patch set: text of several lines as a block, the rest plain."""
     import yaml
@@ -333,5 +308,3 @@ def dump_yaml(values: Any) -> str:
     Dumper.add_representer(str, string)
     return str(yaml.dump(values, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110))
 
-
-__all__ = ["Patch", "PatchSet", "Verify", "When", "choose", "dump_yaml", "from_dict", "in_range", "load_sets", "read_set"]

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..agent import patchfs
-from ..agent.patchfs import PatchFsError
+from ..agent import patchfind, patchfs
+from ..agent.patchfind import PatchFsError
 from ..errors import InputUnreadable, LockHeld, OpsError, TaskFailed, UsageError
 
 
@@ -34,7 +34,7 @@ class Site(Protocol):
         """Whether the environment's interpreter accepts new sources; its complaint, or None."""
 
     def importers(self) -> list[dict[str, Any]]:
-        """Running processes that have imported from there (`patchfs.importers`)."""
+        """Running processes that have imported from there (`patchfind.importers`)."""
 
     def python(self, source: str, timeout: float) -> tuple[int | None, str]:
         """Run Python source in the environment's interpreter: exit status (None: ended by the deadline), output."""
@@ -62,20 +62,20 @@ class LocalSite:
 
     def observe(self, package: str, files: Sequence[str], known: Sequence[str] = ()) -> dict[str, Any]:
         found = self._locate(package)
-        return translated(patchfs.observe, found, self.state(found["root"]), list(files), tuple(known))
+        return _mapping(patchfs.observe, found, self.state(found["root"]), list(files), tuple(known))
 
     def commit(self, plan: dict[str, Any]) -> dict[str, Any]:
         found = self._located()
-        return translated(patchfs.commit, found["root"], self.state(found["root"]), plan)
+        return _mapping(patchfs.commit, found["root"], self.state(found["root"]), plan)
 
     def check(self, texts: dict[str, bytes]) -> str | None:
         python = self._located()["python"]
         sources = {path: data for path, data in texts.items() if path.endswith(".py")}
-        return patchfs.check_syntax(python or sys.executable, sources)
+        return patchfind.check_syntax(python or sys.executable, sources)
 
     def importers(self) -> list[dict[str, Any]]:
         found = self._located()
-        return patchfs.importers(found["root"], found.get("prefix"))
+        return patchfind.importers(found["root"], found.get("prefix"))
 
     def python(self, source: str, timeout: float) -> tuple[int | None, str]:
         found = self._located()
@@ -92,7 +92,7 @@ class LocalSite:
             raise InputUnreadable(f"cannot read {exc.filename}", cause=exc.strerror) from None
 
     def python_files(self, package: str) -> list[str]:
-        return list(patchfs.walk(self._locate(package)["root"], package))
+        return list(patchfind.walk(self._locate(package)["root"], package))
 
     def state(self, root: str) -> str:
         """The directory of manifest and originals: in a tree its ``.opsctl``, else opsctl's state on this machine."""
@@ -114,10 +114,10 @@ class LocalSite:
         if self._found is None or self._package != package:
             self._package = package
             if self._root is not None:
-                self._found = translated(patchfs.locate_root, self._root, package)
+                self._found = translated(patchfind.locate_root, self._root, package)
                 self._found["python"] = interpreter_of(self._found["root"])
             else:
-                self._found = translated(patchfs.locate, _interpreter(self._env), package)
+                self._found = translated(patchfind.locate, _interpreter(self._env), package)
         return self._found
 
 
@@ -164,6 +164,10 @@ def run_python(python: str, source: str, timeout: float) -> tuple[int | None, st
         os.killpg(process.pid, signal.SIGKILL)
         out, _ = process.communicate()
         return None, out.decode("utf-8", "replace")
+
+
+def _mapping(call: Any, *args: Any) -> dict[str, Any]:
+    return dict(translated(call, *args))
 
 
 def translated(call: Any, *args: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -73,7 +73,7 @@ class Tree:
 
     @cached_property
     def _positions(self) -> Mapping[cst.CSTNode, CodeRange]:
-        return self._wrapper.resolve(PositionProvider)  # type: ignore[return-value]
+        return self._wrapper.resolve(PositionProvider)
 
     @cached_property
     def _parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
@@ -175,7 +175,7 @@ class Tree:
         wanted = " ".join(pattern.source.split())
         best, score = None, 0.4
         for node in _walk(scope):
-            if not pattern._candidate(node):
+            if not pattern.candidate(node):
                 continue
             shown = one_line(node)
             ratio = difflib.SequenceMatcher(None, wanted[:120], shown[:120]).quick_ratio()
@@ -193,11 +193,12 @@ class Tree:
             if isinstance(parent, (cst.IndentedBlock, cst.Module)) and isinstance(child, cst.BaseStatement):
                 return parent, child
             if isinstance(parent, cst.SimpleStatementSuite):
-                raise Unmet("a statement on a line of its own", self.path, f"line {self.line(node)} holds a whole block")
+                where = f"line {self.line(node)} holds a whole block"
+                raise Unmet("a statement on a line of its own", self.path, where)
             child, parent = parent, self.parent(parent)
         raise Unmet("a statement", self.path)
 
-    def insert(self, block: cst.CSTNode, index: int, new: list[cst.BaseStatement], *, above: bool = False) -> Tree:
+    def insert(self, block: cst.CSTNode, index: int, new: Sequence[cst.BaseStatement], *, above: bool = False) -> Tree:
         """The tree with ``new`` statements at ``index`` of ``block``; ``above``: where the follower's space was."""
         assert isinstance(block, (cst.IndentedBlock, cst.Module))
         body = list(block.body)
@@ -271,7 +272,7 @@ def _rebuilt(
         elif isinstance(value, (list, tuple)):
             items = [_rebuilt(item, changes, touched) if isinstance(item, cst.CSTNode) else item for item in value]
             made = [item for item in items if item is not None]
-            if all(one is other for one, other in zip(items, value)):
+            if all(one is other for one, other in zip(items, value, strict=True)):
                 continue
         else:
             continue

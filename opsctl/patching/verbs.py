@@ -13,10 +13,12 @@ from typing import Any
 
 from .. import __version__
 from ..errors import OpsError, TaskFailed, UsageError, worst_exit
-from .engine import Observed, Plan, Refused, SetStatus, plan_apply, plan_revert, status
+from .engine import Plan, plan_apply, plan_revert
+from .observed import Observed
 from .sets import PatchSet, dump_yaml
 from .site import Site
 from .source import NotText, decode
+from .states import SATISFIED, SetStatus, status
 
 
 @dataclass
@@ -136,7 +138,7 @@ def apply(site: Site, sets: Sequence[PatchSet], *, run: str, force: bool = False
         seen = observe(site, package, chosen)
         try:
             plan, before = _planned(seen, chosen, force=force, run=run)
-        except Refused as exc:
+        except TaskFailed as exc:
             report = _report(site, seen, [status(seen, item) for item in chosen])
             report.changed, report.error = False, exc
             out.append(report)
@@ -156,7 +158,7 @@ def revert(
         seen = observe(site, package, chosen)
         try:
             plan = plan_revert(seen, names, opsctl=__version__, force=force)
-        except Refused as exc:
+        except TaskFailed as exc:
             report = _report(site, seen, [status(seen, item) for item in chosen])
             report.changed, report.error = False, exc
             out.append(report)
@@ -167,8 +169,9 @@ def revert(
 
 
 def _carried_out(
-    site: Site, package: str, chosen: Sequence[PatchSet], seen: Observed, plan: Plan, before: list[SetStatus], check: bool
-) -> Report:
+    site: Site, package: str, chosen: Sequence[PatchSet], seen: Observed, plan: Plan, before: list[SetStatus],
+    check: bool,
+) -> Report:  # fmt: skip
     report = _report(site, seen, before)
     report.changed = plan.changed
     report.notes += plan.notes
@@ -198,9 +201,9 @@ def verify(site: Site, sets: Sequence[PatchSet]) -> list[Verified]:
         for item in chosen:
             state = status(seen, item).state
             if item.verify is None:
-                out.append(Verified(item.name, state in {"applied", "upstreamed", "foreign"}, "", f"{state}, no check"))
+                out.append(Verified(item.name, state in SATISFIED, "", f"{state}, no check"))
                 continue
-            if state not in {"applied", "upstreamed", "foreign"}:
+            if state not in SATISFIED:
                 out.append(Verified(item.name, False, "", f"{state}: apply it first"))
                 continue
             code, text = site.python(item.verify.python, item.verify.timeout)
@@ -224,7 +227,8 @@ def new_set(site: Site, shipped: dict[str, bytes], *, name: str, package: str, p
         except NotText as exc:
             raise UsageError(f"{path} is no text: {exc}") from None
         diff = "".join(_diff_lines(old, new, path, path))
-        patches.append({"name": _patch_name(path, patches), "file": path, "statements": [{"unified_diff": {"diff": diff}}]})
+        statements = [{"unified_diff": {"diff": diff}}]
+        patches.append({"name": _patch_name(path, patches), "file": path, "statements": statements})
     if not patches:
         raise UsageError(f"no file of {package} differs from what was shipped", hint="edit the installed files first")
     values: dict[str, Any] = {"name": name, "package": package, "for": purpose}
@@ -258,10 +262,10 @@ def unified(path: str, old: bytes, new: bytes, before: str = "now", after: str =
 
 def _diff_lines(old: str, new: str, before: str, after: str) -> list[str]:
     left, right = _lines(old), _lines(new)
-    out = []
-    for line in difflib.unified_diff(left, right, before, after):
-        out.append(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n")
-    return out
+    return [
+        line if line.endswith("\n") else line + "\n\\ No newline at end of file\n"
+        for line in difflib.unified_diff(left, right, before, after)
+    ]
 
 
 def _lines(text: str) -> list[str]:

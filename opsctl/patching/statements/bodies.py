@@ -123,7 +123,7 @@ class Insert(Statement):
     def _present(self, body: list[cst.CSTNode]) -> bool:
         wanted = parse_statements(self.source)
         for start in range(len(body) - len(wanted) + 1):
-            if all(equal(one, other) for one, other in zip(wanted, body[start:])):
+            if all(equal(one, other) for one, other in zip(wanted, body[start:], strict=False)):
                 return True
         return any(compiled(text).match(item) for text in self.accept for item in body)
 
@@ -288,8 +288,7 @@ def _chains(scope: cst.CSTNode, into_defs: bool) -> list[cst.If]:
             out.append(node)
         if isinstance(node, (cst.FunctionDef, cst.ClassDef)) and not into_defs:
             continue
-        for child in children(node):
-            stack.append((child, isinstance(node, cst.If) and child is node.orelse))
+        stack.extend((child, isinstance(node, cst.If) and child is node.orelse) for child in children(node))
     return out
 
 

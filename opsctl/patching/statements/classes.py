@@ -25,7 +25,8 @@ class _OfClass(Statement):
     def _block(self, tree: Tree) -> cst.IndentedBlock:
         node = self._class(tree)
         if not isinstance(node.body, cst.IndentedBlock):
-            raise Unmet("a class body on lines of its own", f"{tree.path}, {self.class_name}", f"line {tree.line(node)}")
+            where = f"{tree.path}, {self.class_name}"
+            raise Unmet("a class body on lines of its own", where, f"line {tree.line(node)}")
         return node.body
 
 

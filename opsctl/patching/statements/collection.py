@@ -13,6 +13,7 @@ from ..tree import Scope, Tree, Unmet, one_line
 from .base import Names, Statement, quoted
 from .items import inserted
 
+_MAKERS = frozenset({"frozenset", "set", "list", "tuple", "dict"})
 Literal = cst.List | cst.Tuple | cst.Set | cst.Dict
 
 
@@ -113,11 +114,11 @@ class _Assignments(cst.CSTVisitor):
         self.found: list[tuple[str, cst.BaseExpression]] = []
         self.others: dict[str, cst.CSTNode] = {}
 
-    def visit_Assign(self, node: cst.Assign) -> None:
+    def visit_Assign(self, node: cst.Assign) -> None:  # noqa: N802  (LibCST's name)
         for target in node.targets:
             self._see(target.target, node.value)
 
-    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:  # noqa: N802
         if node.value is not None:
             self._see(node.target, node.value)
 
@@ -130,9 +131,8 @@ class _Assignments(cst.CSTVisitor):
 
 
 def _literal_of(value: cst.BaseExpression) -> Literal | None:
-    if isinstance(value, cst.Call) and len(value.args) == 1 and isinstance(value.func, cst.Name):
-        if value.func.value in {"frozenset", "set", "list", "tuple", "dict"}:
-            return _literal_of(value.args[0].value)
+    if isinstance(value, cst.Call) and len(value.args) == 1 and one_line(value.func) in _MAKERS:
+        return _literal_of(value.args[0].value)
     return value if isinstance(value, (cst.List, cst.Tuple, cst.Set, cst.Dict)) else None
 
 

@@ -146,7 +146,7 @@ def _split(text: str) -> list[str]:
     """Lines with their ends (only ``\\n`` ends a line)."""
     parts = text.split("\n")
     out = [part + "\n" for part in parts[:-1]]
-    return out + [parts[-1]] if parts[-1] else out
+    return [*out, parts[-1]] if parts[-1] else out
 
 
 def _bare(line: str) -> str:
@@ -189,7 +189,7 @@ def _nearest(lines: list[str], hunk: Hunk) -> str | None:
     """The place with the most equal lines."""
     best, score = None, 0
     for index in range(max(1, len(lines) - len(hunk.before) + 1)):
-        pairs = zip(lines[index : index + len(hunk.before)], hunk.before)
+        pairs = zip(lines[index : index + len(hunk.before)], hunk.before, strict=False)
         same = sum(1 for line, wanted in pairs if wanted.strip() and _bare(line) == wanted)
         if same > score:
             best, score = index, same

@@ -81,9 +81,10 @@ class ImportFrom(Statement):
     def _extendable(self, tree: Tree) -> cst.ImportFrom | None:
         for line in tree.module.body:
             for node in line.body if isinstance(line, cst.SimpleStatementLine) else ():
-                if isinstance(node, cst.ImportFrom) and _module_of(node) == self.module:
-                    if not isinstance(node.names, cst.ImportStar):
-                        return node
+                if not isinstance(node, cst.ImportFrom) or isinstance(node.names, cst.ImportStar):
+                    continue
+                if _module_of(node) == self.module:
+                    return node
         return None
 
     def _added(self, tree: Tree) -> Tree:

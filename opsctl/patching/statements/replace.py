@@ -30,7 +30,7 @@ class Replace(Statement):
     def _fits(self) -> Replace:
         unbound = placeholders(self.by) - placeholders(self.pattern)
         if unbound:
-            raise ValueError(f"`${sorted(unbound)[0]}` of `with` is not in `pattern`")
+            raise ValueError(f"`${min(unbound)}` of `with` is not in `pattern`")
         if compiled(self.pattern).is_expression != compiled(self.by).is_expression:
             raise ValueError("`pattern` and `with` are both expressions or both statements")
         return self
