@@ -29,6 +29,8 @@ SECRET_NAMES = ("TOKEN", "PASSWORD", "SECRET", "API_KEY")
 #: Seconds that the command of ``cmd:`` may take (password managers may ask for a touch or a PIN).
 COMMAND_TIMEOUT = 60.0
 
+# Settings that a name like USE_TOKEN may hold; masking them would blacken every report.
+_NO_SECRETS = frozenset({"true", "false", "yes", "no", "on", "off", "none", "null", "auto", "0", "1"})
 # A shorter secret is masked only where it stands alone: as part of words it would hide everything.
 _SHORT = 4
 
@@ -187,10 +189,12 @@ class Masker:
             self._secrets = secrets
 
     def add_environment(self, env: Mapping[str, Any]) -> None:
-        """Register the values of the variables whose names say that they are secret."""
+        """Register the values of the variables whose names say that they are secret (words like `true` are not)."""
         for name, value in env.items():
             if is_secret_name(name) and isinstance(value, (str, Secret)):
-                self.add(value)
+                text = value.reveal() if isinstance(value, Secret) else value
+                if text.strip().lower() not in _NO_SECRETS:
+                    self.add(text)
 
     def mask(self, text: str) -> str:
         """``text`` without the registered secrets."""

@@ -224,7 +224,7 @@ def deploy(playbook: Playbook, inventory: Inventory, options: DeployOptions, com
         bus.subscribe(sink)
     code = 1
     try:
-        code = executor.deploy(playbook, inventory, options, bus).exit
+        code = executor.deploy(playbook, inventory, options, bus, on_secret=masker.add).exit
     except (OpsError, KeyboardInterrupt, Exception) as exc:
         err = _as_error(exc)
         code = err.exit_code
@@ -368,6 +368,6 @@ def schema(what: str) -> dict[str, Any]:
         from ..schema_events import schema
 
         return schema()
-    from ..config import schema as config_schema
+    from ..config.schema import inventory, playbook
 
-    return config_schema.playbook() if what == "playbook" else config_schema.inventory()
+    return playbook() if what == "playbook" else inventory()

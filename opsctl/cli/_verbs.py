@@ -21,6 +21,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "history": ("history", "List past runs, show one, remove old ones"),
         "inventory": ("inventory", "Show hosts, groups and where variables come from"),
     },
+    "Engine": {
+        "diagnose": ("diagnose", "Find the one cause in a server's log"),
+        "patch-vllm": ("patch_vllm", "Patch an installed engine's source, prove it, take it back"),
+    },
     "Project": {
         "init": ("init", "Start a project here"),
         "lint": ("lint", "Check playbooks and inventory without connecting"),

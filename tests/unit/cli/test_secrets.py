@@ -135,6 +135,8 @@ def test_environment_names_say_what_is_secret() -> None:
         {"HF_TOKEN": "hf_abc", "db_password": "pw123", "TOKENIZERS": "plain", "PATH": "/bin", "N_SECRET": 5}
     )
     assert masker.mask("hf_abc pw123 plain /bin 5") == f"{MASK} {MASK} plain /bin 5"
+    masker.add_environment({"USE_TOKEN": "true", "NO_SECRET": "0"})
+    assert masker.mask("true 0") == "true 0"
     assert is_secret_name("OPENAI_API_KEY") and not is_secret_name("API_KEY_FILE")
 
 
