@@ -96,8 +96,12 @@ class Kind:
         raise NotImplementedError
 
     def report(self, args: Dict[str, Any], seen: Dict[str, Any]) -> Dict[str, Any]:
-        """The result keys when nothing changes, or in check mode."""
+        """The result keys when nothing changes; in check mode, of a change that is not made, those known before."""
         return {}
+
+    def waits(self, args: Dict[str, Any], seen: Dict[str, Any]) -> bool:
+        """Whether this is check mode and something would change: what is there now is not what will be."""
+        return bool(seen.get("check")) and self.decide(args, seen) is not None
 
 
 #: Kind -> (module of this package, class). Adding a kind is one line here.

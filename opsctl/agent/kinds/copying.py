@@ -49,13 +49,12 @@ class Source:
             raise Fail("the content %s has not arrived on the node" % self.blob) from None
 
     def start(self, node: "Node") -> bytes:
-        """As much as a diff can show, and one byte more."""
+        """As much as a diff can show, and one byte more. Check mode does not transfer content."""
         if self.content is not None:
             return self.content
-        try:
-            return files.read(self.staged(node), files.DIFF_LIMIT + 1)
-        except Fail:  # check mode does not transfer content
-            return b"\0"
+        if node.check and self.blob is not None:
+            return b""
+        return files.read(self.staged(node), files.DIFF_LIMIT + 1)
 
 
 class Copy(Kind):
@@ -64,7 +63,7 @@ class Copy(Kind):
     def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
         dest = files.expand(args["dest"])
         want = files.wanted(args)
-        seen: Dict[str, Any] = {"want": want, "dest": dest, "diff": node.diff}
+        seen: Dict[str, Any] = {"want": want, "dest": dest, "check": node.check}
         if args.get("remote_src") and args.get("src"):
             self._probe_remote(args, seen)
         if "tree" in args or "tree" in seen:
@@ -88,6 +87,7 @@ class Copy(Kind):
             plain = info is not None and info["type"] == "file"
             seen["old"] = files.read(path, files.DIFF_LIMIT + 1) if plain else None
             seen["new"] = source.start(node)
+            seen["unseen"] = node.check and source.blob is not None
         return seen
 
     @staticmethod
@@ -144,6 +144,8 @@ class Copy(Kind):
         if seen["same"] and not drift:
             return None
         diff = files.text_diff(path, seen.get("old"), seen.get("new")) if "new" in seen else {}
+        if seen.get("unseen"):
+            diff.update(before="", after="", note="the new content is not transferred in check mode")
         if drift:
             diff["attributes"] = {name: list(pair) for name, pair in drift.items()}
         before = {"state": "absent" if info is None else info["type"]}
@@ -218,6 +220,8 @@ class Copy(Kind):
         return self.report(args, seen)
 
     def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
+        if self.waits(args, seen):
+            return {"dest": seen["path"]}
         out = files.report(seen["path"], files.look(seen["path"]), "dest")
         if args.get("src"):
             out["src"] = args["src"]

@@ -23,6 +23,7 @@ class File(Kind):
         info = files.look(path)
         state = args.get("state") or self._state(args, info)
         seen: Dict[str, Any] = {"path": path, "state": state, "info": info, "want": files.wanted(args)}
+        seen["check"] = node.check
         if info is not None and info["type"] == "link" and state not in ("link", "absent") and args.get("follow", True):
             seen["info"] = info = files.look(path, follow=True)
             seen["path"] = path = os.path.realpath(path)
@@ -216,6 +217,8 @@ class File(Kind):
             raise files.os_fail(exc, "set the times of", path) from None
 
     def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
+        if self.waits(args, seen):
+            return {"path": seen["path"]}
         return self._result(seen["path"], seen)
 
     @staticmethod

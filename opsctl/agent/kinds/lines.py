@@ -24,6 +24,7 @@ class LineInFile(Kind):
             path = os.path.realpath(path)
             info = files.look(path)
         seen: Dict[str, Any] = {"path": path, "info": info, "want": files.wanted(args), "diff": node.diff}
+        seen["check"] = node.check
         seen["needs"] = files.parent_needs(path)
         seen["patterns"] = {name: _pattern(args, name) for name in ("regexp", "insertafter", "insertbefore")}
         if info is None:
@@ -88,6 +89,8 @@ class LineInFile(Kind):
         return out
 
     def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
+        if self.waits(args, seen):
+            return {"path": seen["path"]}
         return {**files.report(seen["path"], files.look(seen["path"])), "msg": ""}
 
 

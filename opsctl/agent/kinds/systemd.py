@@ -36,7 +36,7 @@ class Systemd(Kind):
                 hint="start the program itself with `command` or `shell`, or run this on a machine with systemd",
             )
         name = args.get("name")
-        seen: Dict[str, Any] = {"unit": None, "reload": False}
+        seen: Dict[str, Any] = {"unit": None, "reload": False, "check": node.check}
         if name is not None:
             unit = name if name.endswith(_TYPES) else name + ".service"
             seen["name"] = unit
@@ -162,7 +162,7 @@ class Systemd(Kind):
     def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
         out: Dict[str, Any] = {"name": args.get("name")}
         unit = seen["unit"]
-        if unit is not None:
+        if unit is not None and not self.waits(args, seen):
             out["status"] = unit
             out["state"] = args.get("state") or unit.get("ActiveState")
             if args.get("enabled") is not None:

@@ -22,7 +22,7 @@ class User(Kind):
         import pwd
 
         name = args["name"]
-        seen: Dict[str, Any] = {"user": None, "needs": []}
+        seen: Dict[str, Any] = {"user": None, "needs": [], "check": node.check}
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
@@ -201,6 +201,8 @@ class User(Kind):
         import pwd
 
         out: Dict[str, Any] = {"name": args["name"], "state": args["state"]}
+        if self.waits(args, seen):
+            return out
         try:
             entry = pwd.getpwnam(args["name"])
         except KeyError:
