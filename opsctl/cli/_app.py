@@ -16,9 +16,11 @@ from ..errors import InputUnreadable, Interrupted, OpsError, UsageError
 from ._options import Common
 
 if TYPE_CHECKING:
+    from ..config.connection import ConnectionSpec
     from ..config.lint import Problem
     from ..events import Bus, Event, Sink
     from ..executor import DeployOptions
+    from ..hosts import Sessions
     from ..model import Inventory, Play, Playbook
     from ..secrets import Secret
     from ..ui import Renderer
@@ -47,15 +49,22 @@ def load_inventory(common: Common, playbook_dir: str | None = None) -> Inventory
     return load_inventory(default_sources(common.inventory, os.environ), playbook_dir=playbook_dir)
 
 
-def load_playbook(path: str, common: Common) -> Playbook:
-    """The playbook at ``path``. `UsageError` with the playbooks that there are when it is missing."""
+def load_playbook(path: str, common: Common, early: Early | None = None) -> Playbook:
+    """The playbook at ``path``; ``early`` has read its text already."""
+    from ..config.playbook import load_playbook
+
+    extra = extra_vars(common)
+    if early is None:
+        return load_playbook(path, static_vars=extra)
+    return load_playbook(path, static_vars=extra, document=early.document)
+
+
+def must_exist(path: str) -> None:
+    """`UsageError` with the playbooks that there are when ``path`` is missing."""
     if not os.path.exists(path):
         known = playbooks()
         hint = "there are: " + ", ".join(f"`{n}`" for n in known[:8]) if known else "`opsctl init` starts a project"
         raise UsageError(f"there is no playbook `{path}`", hint=hint)
-    from ..config.playbook import load_playbook
-
-    return load_playbook(path, static_vars=extra_vars(common))
 
 
 def extra_vars(common: Common) -> dict[str, Any]:
@@ -111,8 +120,16 @@ def lint(paths: Sequence[str], common: Common) -> tuple[list[str], list[Problem]
     return found, lint(found, sources, extra=extra_vars(common))
 
 
-def passwords(common: Common) -> tuple[Secret | None, Secret | None]:
-    """The SSH and the sudo password, asked for or read, each before anything connects."""
+@dataclass(frozen=True)
+class Passwords:
+    """The SSH and the sudo password of the command line."""
+
+    login: Secret | None = None
+    become: Secret | None = None
+
+
+def passwords(common: Common) -> Passwords:
+    """The passwords, asked for or read, each before anything connects."""
     from ..secrets import Secret
 
     login = become = None
@@ -131,7 +148,7 @@ def passwords(common: Common) -> tuple[Secret | None, Secret | None]:
             raise UsageError(f"the password file `{common.become_password_file}` has an empty first line")
     elif common.ask_become:
         become = Secret(_ask("sudo password: "))
-    return login, become
+    return Passwords(login, become)
 
 
 def _ask(prompt: str) -> str:
@@ -160,11 +177,34 @@ def confirm(question: str, *, yes: bool) -> None:
 # -- runs
 
 
-def deploy_options(common: Common, flags: DeployFlags) -> DeployOptions:
+@dataclass(frozen=True)
+class Early:
+    """What was begun before the playbook is understood: sessions that connect, and the text that was parsed."""
+
+    sessions: Sessions
+    document: Any
+
+
+def connect_early(path: str, inventory: Inventory, common: Common, given: Passwords) -> Early:
+    """Begin to connect to the hosts of the first play: loading the rest takes as long as a handshake."""
+    from dataclasses import replace
+
+    from ..config.peek import peek_plays
+    from ..connect import connect_early, open_sessions
+
+    def adjust(spec: ConnectionSpec) -> ConnectionSpec:
+        return replace(spec, user=common.user or spec.user, password=given.login or spec.password)
+
+    peek = peek_plays(path)
+    sessions = open_sessions(common.host_key or "default", common.reconnect)
+    connect_early(sessions, inventory, peek.hosts, common.limit, common.forks, adjust)
+    return Early(sessions, peek.document)
+
+
+def deploy_options(common: Common, flags: DeployFlags, given: Passwords) -> DeployOptions:
     """The executor's options."""
     from ..executor import DeployOptions
 
-    login, become = passwords(common)
     return DeployOptions(
         check=flags.check,
         diff=flags.diff,
@@ -177,14 +217,23 @@ def deploy_options(common: Common, flags: DeployFlags) -> DeployOptions:
         forks=common.forks,
         host_key=common.host_key or "default",
         remote_user=common.user,
-        connect_password=login,
-        become_password=become,
+        connect_password=given.login,
+        become_password=given.become,
         reconnect=common.reconnect,
     )
 
 
-def deploy(playbook: Playbook, inventory: Inventory, options: DeployOptions, common: Common) -> int:
-    """One run with its journal and renderers; gives the exit code. Errors before its start are raised."""
+def deploy(
+    playbook: Playbook,
+    inventory: Inventory,
+    options: DeployOptions,
+    common: Common,
+    sessions: Sessions | None = None,
+) -> int:
+    """One run with its journal and renderers; gives the exit code. Errors before its start are raised.
+
+    ``sessions`` may have begun to connect; they are closed at the end.
+    """
     from .. import executor
     from ..events import Bus
     from ..journal import Journal, RunInfo, new_run_id
@@ -224,7 +273,8 @@ def deploy(playbook: Playbook, inventory: Inventory, options: DeployOptions, com
         bus.subscribe(sink)
     code = 1
     try:
-        code = executor.deploy(playbook, inventory, options, bus, on_secret=masker.add).exit
+        result = executor.deploy(playbook, inventory, options, bus, sessions=sessions, on_secret=masker.add)
+        code = result.exit
     except (OpsError, KeyboardInterrupt, Exception) as exc:
         err = _as_error(exc)
         code = err.exit_code

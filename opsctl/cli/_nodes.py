@@ -30,7 +30,7 @@ class Nodes:
     def __init__(self, inventory: Inventory, common: Common) -> None:
         self.inventory = inventory
         self.common = common
-        self._login, self._become = _app.passwords(common)
+        self._passwords = _app.passwords(common)
         self._connector: Connector | None = None
 
     def spec(self, name: str) -> ConnectionSpec:
@@ -48,7 +48,7 @@ class Nodes:
         from ..connect import target_of
 
         spec = self.spec(name)
-        password = self._login or spec.password
+        password = self._passwords.login or spec.password
         target = replace(
             target_of(spec),
             user=self.common.user or spec.user,

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from ..errors import UsageError
 from ._options import Common, common
 
+if TYPE_CHECKING:
+    from ..executor import DeployOptions
+    from ..hosts import Sessions
+    from ..model import Inventory, Playbook
+
 F = TypeVar("F", bound=Callable[..., Any])
+
+#: Exit code of a check that found changes.
+CHANGES = 8
 
 
 def complete_playbooks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
@@ -69,22 +77,42 @@ def run(
     list_tags: bool = False,
 ) -> int:
     """What `deploy` and `plan` do."""
+    from . import _app
+
+    _app.must_exist(path)
+    folder = os.path.dirname(path)
+    if list_hosts or list_tasks or list_tags:
+        from ._lists import show
+
+        playbook, inventory = _app.load_playbook(path, shared), _app.load_inventory(shared, folder)
+        show(playbook, inventory, shared, hosts=list_hosts, tasks=list_tasks, tags=list_tags)
+        return 0
+    if confirm and shared.json and not check:
+        raise UsageError("`--confirm` asks a person, `--json` is for programs", hint="run `--check --json` first")
+    flags = _app.DeployFlags(check, diff, tags, skip_tags, start_at)
+    given = _app.passwords(shared)
+    inventory = _app.load_inventory(shared, folder)
+    early = _app.connect_early(path, inventory, shared, given)
+    try:
+        playbook = _app.load_playbook(path, shared, early)
+        options = _app.deploy_options(shared, flags, given)
+        if check or not confirm:
+            return _app.deploy(playbook, inventory, options, shared, early.sessions)
+        return _confirmed(playbook, inventory, options, shared, early.sessions)
+    finally:
+        early.sessions.close()
+
+
+def _confirmed(
+    playbook: Playbook, inventory: Inventory, options: DeployOptions, shared: Common, sessions: Sessions
+) -> int:
+    """Plan, ask, do."""
     from dataclasses import replace
 
-    from . import _app, _lists
+    from . import _app
 
-    playbook = _app.load_playbook(path, shared)
-    inventory = _app.load_inventory(shared, playbook_dir=os.path.dirname(path))
-    if list_hosts or list_tasks or list_tags:
-        _lists.show(playbook, inventory, shared, hosts=list_hosts, tasks=list_tasks, tags=list_tags)
-        return 0
-    flags = _app.DeployFlags(check=check, diff=diff, tags=tags, skip_tags=skip_tags, start_at=start_at)
-    options = _app.deploy_options(shared, flags)
-    if confirm and not check:
-        if shared.json:
-            raise UsageError("`--confirm` asks a person, `--json` is for programs", hint="run `--check --json` first")
-        code = _app.deploy(playbook, inventory, replace(options, check=True), shared)
-        if code != 8:
-            return code
-        _app.confirm("Make these changes?", yes=False)
+    code = _app.deploy(playbook, inventory, replace(options, check=True), shared, sessions)
+    if code != CHANGES:
+        return code
+    _app.confirm("Make these changes?", yes=False)
     return _app.deploy(playbook, inventory, options, shared)
