@@ -18,15 +18,26 @@ if TYPE_CHECKING:
     from .plan import Segment
     from .remote.session import Session
 
-def open_sessions(host_key: str = "accept-new", reconnect: float = 600.0) -> Sessions:
+def open_sessions(
+    host_key: str = "accept-new",
+    reconnect: float = 600.0,
+    *,
+    connect_timeout: float | None = None,
+    ask_passphrase: Callable[[str], str | None] | None = None,
+) -> Sessions:
     """The sessions of a run, over SSH or on this machine. Nothing connects yet.
 
-    ``host_key`` is `--host-key`; `default` leaves it to each host's ssh configuration.
+    ``host_key`` is `--host-key`; `default` leaves it to each host's ssh configuration. ``ask_passphrase`` gets the
+    passphrase of an encrypted key from a person.
     """
     from .remote.session import Session
     from .remote.ssh import Connector
 
-    connector = Connector(host_key=None if host_key == "default" else host_key)  # type: ignore[arg-type]
+    connector = Connector(
+        host_key=None if host_key == "default" else host_key,  # type: ignore[arg-type]
+        connect_timeout=connect_timeout,
+        ask_passphrase=ask_passphrase,
+    )
 
     def make(spec: ConnectionSpec) -> Session:
         return Session(

@@ -431,7 +431,8 @@ class _HostRun:
         if task is None:
             return {"id": ev["task"], "name": ev.get("name"), "path": None, "line": None}
         name = ev.get("name") or (str(task.name) if task.name is not None else None)
-        return {"id": task.id, "name": name or task.kind, "path": task.span.file, "line": task.span.line}
+        where = {"path": task.span.file, "line": task.span.line}
+        return {"id": task.id, "name": name or task.kind, "kind": task.kind, **where}
 
     def _finished(self, ev: dict[str, Any]) -> None:
         task = self.run.tasks.get(ev["task"])

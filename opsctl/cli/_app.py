@@ -162,6 +162,15 @@ def _ask(prompt: str) -> str:
     return getpass(prompt)
 
 
+def ask_passphrase(prompt: str) -> str | None:
+    """The passphrase of a key, from a terminal; None when nobody can be asked."""
+    if not sys.stdin.isatty():
+        return None
+    from getpass import getpass
+
+    return getpass(prompt if prompt.endswith(" ") else prompt + " ")
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Ask on a terminal; without one, ``--yes`` must have been given."""
     if yes:
@@ -196,7 +205,12 @@ def connect_early(path: str, inventory: Inventory, common: Common, given: Passwo
         return replace(spec, user=common.user or spec.user, password=given.login or spec.password)
 
     peek = peek_plays(path)
-    sessions = open_sessions(common.host_key or "default", common.reconnect)
+    sessions = open_sessions(
+        common.host_key or "default",
+        common.reconnect,
+        connect_timeout=common.connect_timeout,
+        ask_passphrase=ask_passphrase,
+    )
     connect_early(sessions, inventory, peek.hosts, common.limit, common.forks, adjust)
     return Early(sessions, peek.document)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -63,7 +62,7 @@ class Nodes:
 
             self._connector = Connector(
                 host_key=self.common.host_key,  # type: ignore[arg-type]  # click has checked the choice
-                ask_passphrase=ask_passphrase,
+                ask_passphrase=_app.ask_passphrase,
                 connect_timeout=self.common.connect_timeout,
             )
         return self._connector
@@ -106,15 +105,6 @@ class Nodes:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
         return worst_exit([one.exit_code if isinstance(one, OpsError) else 0 for one in outcomes.values()])
-
-
-def ask_passphrase(prompt: str) -> str | None:
-    """The passphrase of a key, from a terminal; None when nobody can be asked."""
-    if not sys.stdin.isatty():
-        return None
-    from getpass import getpass
-
-    return getpass(prompt if prompt.endswith(" ") else prompt + " ")
 
 
 def tell(err: OpsError, name: str, *, as_json: bool) -> None:
