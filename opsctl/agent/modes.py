@@ -5,10 +5,10 @@ import re
 _OCTAL = re.compile(r"[0-7]{3,4}\Z")
 _OCTAL_LONG = re.compile(r"0o?[0-7]{1,5}\Z")
 _CLAUSE = re.compile(r"([ugoa]*)((?:[-+=](?:[rwxXst]*|[ugo]))+)\Z")
-_ACTION = re.compile(r"([-+=])([ugo]\b|[rwxXst]*)")
 
 _SHIFT = {"u": 6, "g": 3, "o": 0}
-_BITS = {"r": 4, "w": 2, "x": 1}
+_OWNED = {"u": 0o4700, "g": 0o2070, "o": 0o1007}
+_BITS = {"r": 0o444, "w": 0o222, "x": 0o111, "s": 0o6000, "t": 0o1000}
 
 
 def check(text: str) -> str:
@@ -39,39 +39,26 @@ def resolve(text: str, current: int, directory: bool, umask: int = 0) -> int:
         match = _CLAUSE.match(clause.strip())
         assert match is not None
         who, actions = match.group(1), match.group(2)
-        mask = 0 if who else umask
-        if not who or "a" in who:
-            who = "ugo"
         for op, perms in re.findall(r"([-+=])([^-+=]*)", actions):
-            mode = _act(mode, who, op, perms, directory, mask)
+            mode = _act(mode, who, op, perms, directory, umask)
     return mode
 
 
-def _act(mode: int, who: str, op: str, perms: str, directory: bool, mask: int) -> int:
-    before = mode
-    for one in who:
-        shift = _SHIFT[one]
-        bits = special = 0
-        if perms in ("u", "g", "o"):
-            bits = before >> _SHIFT[perms] & 7
-        else:
-            for letter in perms:
-                if letter in _BITS:
-                    bits |= _BITS[letter]
-                elif letter == "X" and (directory or before & 0o111):
-                    bits |= 1
-                elif letter == "s":
-                    special |= {"u": 0o4000, "g": 0o2000}.get(one, 0)
-                elif letter == "t":
-                    special |= 0o1000
-        bits &= ~(mask >> shift) & 7
-        if op == "=":
-            clear = 7 << shift | {"u": 0o4000, "g": 0o2000, "o": 0o1000}[one]
-            if directory and not special:
-                clear &= ~0o6000  # as chmod does: setuid and setgid of a directory stay unless named
-            mode = mode & ~clear | bits << shift | special
-        elif op == "+":
-            mode |= bits << shift | special
-        else:
-            mode &= ~(bits << shift | special)
-    return mode
+def _act(mode: int, who: str, op: str, perms: str, directory: bool, umask: int) -> int:
+    """One action as chmod takes it: ``who`` owns some bits, ``perms`` asks for some."""
+    owned = sum(_OWNED[one] for one in set("ugo" if "a" in who else who))
+    asked = 0
+    if perms in ("u", "g", "o"):
+        asked = 0o111 * (mode >> _SHIFT[perms] & 7)
+    else:
+        for letter in perms:
+            asked |= 0o111 if letter == "X" and (directory or mode & 0o111) else _BITS.get(letter, 0)
+    allowed = owned if who else ~umask & 0o7777
+    # setuid and setgid of a directory stay as they are unless the action names them.
+    kept = 0o6000 & ~(asked & (owned or 0o7777)) if directory else 0
+    asked &= allowed & ~kept
+    if op == "+":
+        return mode | asked
+    if op == "-":
+        return mode & ~asked
+    return mode & ((~owned if who else 0) | kept) | asked
