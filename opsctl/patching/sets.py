@@ -231,7 +231,7 @@ def _located(error: Any, raw: Any, what: str, span: Span) -> ConfigError:
             value = value[key]
         except (KeyError, IndexError, TypeError):
             break
-    field = str(error["loc"][0]) if error["loc"] else ""
+    field = ".".join(str(key) for key in error["loc"])
     message = str(error["msg"])
     if error["type"] == "missing":
         return ConfigError(f"{what} needs `{field}`", span=place)
