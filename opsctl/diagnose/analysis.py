@@ -87,8 +87,10 @@ class Analysis:
         self.recovered: dict[str, Hit] = {}
         self.faults: list[Fault] = []
         self.last: Sight | None = None
+        self.waiting: dict[str, Sight] = {}
         self.formatted = 0
         self.seen: set[str] = set()
+        self._waits = [s for s in signatures if s.last_line]
         self._wanted = {word for s in signatures for word in s.when.seen}
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -137,7 +139,16 @@ class Analysis:
         fatal = any(s.severity == "fatal" for s in symptoms)
         if not (noise or (symptoms and not fatal)):
             self.last = Sight(record, self.order)
+            self._wait(record)
         return new
+
+    def _wait(self, record: Record) -> None:
+        """Remember lines after which a hang is known; the process that goes on does not hang."""
+        for name in [n for n, sight in self.waiting.items() if sight.record.process == record.process]:
+            del self.waiting[name]
+        for signature in self._waits:
+            if any(text in record.text for text in signature.last_line):
+                self.waiting[signature.id] = Sight(record, self.order)
 
     def _holds(self, signature: Signature, record: Record) -> bool:
         """Whether the level of the record and the conditions of the signature allow a match."""
@@ -257,6 +268,7 @@ class Analysis:
         self.causes.clear()
         self.symptoms.clear()
         self.faults.clear()
+        self.waiting.clear()
         self.death = None
         self.stop_at = None
         self.phase = "serving"

@@ -46,9 +46,8 @@ _OUTER: tuple[re.Pattern[str], ...] = (
     re.compile(r"(?P<proc>[A-Za-z0-9][\w.-]*) *\| ?(?![ |]*\+-)"),
     # kubectl --prefix: `[pod/name/container] `
     re.compile(r"\[(?P<proc>pod/[^\]\s]+)\] ?"),
-    # mpirun --tag-output: `[1,3]<stderr>: ` and srun -l: `3: `
+    # mpirun --tag-output: `[1,3]<stderr>: `
     re.compile(r"\[(?P<proc>\d+,\d+)\]<std(?:out|err|diag)>: ?"),
-    re.compile(rf"(?P<proc>\d{{1,4}}): (?=\(|\[|{_ISO}|INFO|WARN|ERROR|CRITICAL|Traceback|  File|    )"),
     # torchrun and torch.distributed: `[rank3]:`, `[default0]:`
     re.compile(r"\[(?P<rank>rank\d+|default\d+)\]: ?"),
     # docker --timestamps, kubectl --timestamps and other loggers that only stamp
@@ -56,9 +55,12 @@ _OUTER: tuple[re.Pattern[str], ...] = (
     re.compile(rf"(?P<time>{_ISO})$"),
 )
 
+#: stern's `pod container ` and srun's `3: ` are only believed in front of something that looks like an engine's line.
 _STERN = re.compile(
-    r"(?P<proc>(?:[a-z0-9]+-)+[a-z0-9]+ [a-z0-9](?:[a-z0-9-]*[a-z0-9])?) +(?=\(|\[|[A-Z]{4,8}\b|Traceback|  File|    |\d{4}-)"
+    r"(?P<proc>(?:[a-z0-9]+-)+[a-z0-9]+ [a-z0-9](?:[a-z0-9-]*[a-z0-9])?) "
+    r"(?=\(|\[|[A-Z]{4,8}\b|Traceback|  File|    |\d{4}-)"
 )
+_SRUN = re.compile(rf"(?P<proc>\d{{1,4}}): (?=\(|\[|{_ISO}|INFO|WARN|ERROR|CRITICAL|Traceback|  File|    )")
 
 #: Prefixes of processes inside one server.
 _ACTOR = re.compile(
@@ -94,6 +96,18 @@ _LOGGERS: tuple[re.Pattern[str], ...] = (
     re.compile(r"(?P<level>TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL): {2,6}(?! )"),
     re.compile(r"(?P<level>TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL): (?! )"),
 )
+
+#: What begins a line that an engine printed, wherever it stands.
+_KNOWN_FORM = re.compile(
+    r"\([A-Za-z_]"
+    r"[\w.:-]*(?: rank=\d+| TP\d+)? pid=\d+[,)]"
+    r"|(?:TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d"
+    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[ \w]*)\] "
+    r"|(?:INFO|WARNING|ERROR):     \S"
+    r"|Traceback \(most recent call last\):$"
+    r"|NVRM: (?:Xid|GPU)"
+)
+_PROSE = re.compile(r"[a-z]{3,} [a-z]{2,} |[=\"'{]|[a-z]{3,}: $")
 
 _LEVELS = {
     "I": "info", "W": "warning", "E": "error", "F": "critical", "C": "critical",
@@ -135,6 +149,7 @@ class Splitter:
 
     def __init__(self) -> None:
         self._shapes: list[tuple[int, str]] = []
+        self._candidates: dict[str, int] = {}
 
     def split(self, raw: str) -> Line:
         """``raw`` without its prefixes. ANSI sequences are dropped; inner indentation is kept."""
@@ -143,13 +158,12 @@ class Splitter:
         if text.startswith('{"') and text.rstrip().endswith("}"):
             _unwrap_json(line)
         self._outer(line)
+        if self._shapes and self._known_shape(line):
+            self._outer(line)
         _inner(line)
-        if self._shapes:
-            self._known_shape(line)
-        at = line.text.find(TRACEBACK)
-        if at > 0 and line.text[at:].rstrip() == f"{TRACEBACK}:":
-            self._learn(line, at)
-        if line.text.endswith("cluster]") or "x across cluster]" in line.text:
+        if not line.formatted and not line.process:
+            self._unknown(line)
+        if "x across cluster]" in line.text:
             line.text = _REPEATED.sub("", line.text)
         return line
 
@@ -164,7 +178,9 @@ class Splitter:
                 if match:
                     break
             if match is None:
-                match = _STERN.match(text)
+                match = _STERN.match(text) or _SRUN.match(text)
+                if match is not None:
+                    self._remember(text[: match.end()])
             if match is None:
                 return
             found = match.groupdict()
@@ -177,32 +193,54 @@ class Splitter:
                     line.kernel = True
             if found.get("time"):
                 line.time = line.time or found["time"]
-                if found["time"][0].isdigit() and "." in found["time"] and ":" not in found["time"]:
+                if "." in found["time"] and ":" not in found["time"]:
                     line.kernel = True
             line.text = text[match.end() :]
 
-    def _known_shape(self, line: Line) -> None:
+    def _known_shape(self, line: Line) -> bool:
         for size, shape in self._shapes:
             head = line.text[: size + 12]
-            if head and _SHAPE.sub("0", head).startswith(shape):
-                # digits may have grown: find where the shape really ends
-                end = next((n for n in range(1, len(head) + 1) if _SHAPE.sub("0", head[:n]) == shape), 0)
-                if end:
-                    line.channel = f"{line.channel}/{shape}" if line.channel else shape
-                    line.text = line.text[end:]
-                    return
+            whole = _SHAPE.sub("0", head)
+            if whole == shape.rstrip():  # an empty line behind the prefix
+                line.text = ""
+                return True
+            if not whole.startswith(shape):
+                continue
+            # digits may have grown: find where the shape really ends
+            end = next((n for n in range(len(head), 0, -1) if _SHAPE.sub("0", head[:n]) == shape), 0)
+            if end:
+                line.channel = f"{line.channel}/{shape}" if line.channel else shape
+                line.text = line.text[end:]
+                return True
+        return False
 
-    def _learn(self, line: Line, at: int) -> None:
+    def _unknown(self, line: Line) -> None:
+        """A prefix of a kind that no rule knows, in front of a form that is known."""
+        match = _KNOWN_FORM.search(line.text, 1, 120)
+        if match is None:
+            at = line.text.find(TRACEBACK)
+            if at <= 0 or line.text[at:].rstrip() != f"{TRACEBACK}:":
+                return
+        else:
+            at = match.start()
         head = line.text[:at]
         # `Scheduler hit an exception: Traceback ...` is a message, not a prefix: only the first line has it
-        if head.rstrip().endswith(":") and re.search(r"[a-z]{3,} [a-z]{2,}", head):
-            return
-        if head.isspace() or len(head) > 120 or len(self._shapes) >= 8:
+        if head.isspace() or _PROSE.search(head):
             return
         shape = _SHAPE.sub("0", head)
-        self._shapes.append((len(head), shape))
+        seen = self._candidates.get(shape, 0) + 1
+        if len(self._candidates) < 64:
+            self._candidates[shape] = seen
+        if match is None or seen >= 2:
+            self._remember(head)
         line.channel = f"{line.channel}/{shape}" if line.channel else shape
         line.text = line.text[at:]
+        _inner(line)
+
+    def _remember(self, head: str) -> None:
+        shape = _SHAPE.sub("0", head)
+        if len(self._shapes) < 8 and len(head) <= 120 and all(shape != known for _, known in self._shapes):
+            self._shapes.append((len(head), shape))
 
 
 def _inner(line: Line) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from opsctl.diagnose.prefixes import Line, Splitter
@@ -33,6 +34,11 @@ _REQUEST_WORDS = (
     "input_text=", "prompt_token_ids", "prompt=", "'content': '", '"content": "', "user: ", "chat_template",
 )  # fmt: skip
 _ACCESS = ('" 200', '" 4', '" 500', 'HTTP/1.1"', 'HTTP/1.0"')
+
+
+#: At most so many further lines are taken for the rest of a client's text.
+_QUOTED_LINES = 40
+_OPENING = re.compile(r"(?:prompt|text|input|content)['\"]?[=:] ?[bf]?(?P<quote>['\"])")
 
 
 @dataclass(slots=True)
@@ -106,21 +112,29 @@ class Reader:
 
     def _request(self, line: Line) -> bool:
         """Whether this text is what a client sent (or the continuation of such text), or an access log line."""
-        key = line.channel
+        key = f"{line.channel}/{line.process}"
         text = line.text
         if line.level not in {"error", "critical"}:
             if text.startswith(_REQUEST_STARTS):
-                if line.formatted and text.startswith(_PROMPTS):
-                    self._quoting[line.channel] = 200
+                if text.startswith(_PROMPTS) and _goes_on(text):
+                    self._quoting[key] = _QUOTED_LINES
                 return True
             if text[:2] != "  " and any(word in text for word in _REQUEST_WORDS) and not NAMED.match(text):
                 return True
         if key in self._quoting:
-            if line.formatted or (line.process and text.startswith("Traceback")):
+            if line.formatted or line.kernel or (line.process and text.startswith("Traceback")):
                 del self._quoting[key]
             else:
                 self._quoting[key] -= 1
-                if self._quoting[key] <= 0 or not text.strip():
+                if self._quoting[key] <= 0:
                     del self._quoting[key]
                 return True
         return "HTTP/1." in text and any(mark in text for mark in _ACCESS)
+
+
+def _goes_on(text: str) -> bool:
+    """Whether a client's text that begins here is not closed on the same line."""
+    match = _OPENING.search(text)
+    if match is None:
+        return text.startswith(("Prompt:", "prompt:", "Input prompt", "Request text"))
+    return text.rfind(match["quote"]) <= match.end() - 1

@@ -18,6 +18,7 @@ NAMED = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]*(?:Error|Exception|Interrupt|SystemExit|Timeout|OutOfResources|Warning|Refused|Failed|Died|Stop|Iteration|NotFound|Exceeded|Mismatch))(?:\([\w.]*\))?(?:: (?P<message>.*)|:?\s*)$"
 )
 _CARETS = re.compile(r"[\s~^]*[~^]{2,}[\s~^]*$")
+_CODE = re.compile(r"\s{4,}(?:raise|return|assert|yield|with|self\.|await|super\()\b")
 _CHAIN = (
     "During handling of the above exception, another exception occurred",
     "The above exception was the direct cause of the following exception",
@@ -167,9 +168,13 @@ class Tracer:
         named = NAMED.match(text)
         if named and text[:1] not in " \t":
             return "exception", None
-        if _FRAME.match(text):
-            return "frame", None
-        if _CARETS.match(text):
+        frame = _FRAME.match(text)
+        if frame:  # the head of this traceback was cut off
+            trace = self._begin(key, line, number, "")
+            trace.frames.append((frame["file"], int(frame["line"]), frame["func"] or ""))
+            trace.patience = _PATIENCE - 30
+            return "frame", trace
+        if _CARETS.match(text) or _CODE.match(text):
             return "code", None
         return "plain", None
 

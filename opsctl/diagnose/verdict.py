@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from opsctl.diagnose import phases
-from opsctl.diagnose.analysis import Analysis, Fault, Hit, Sight
+from opsctl.diagnose.analysis import Analysis, Fault, Hit
 from opsctl.diagnose.records import Record
 from opsctl.diagnose.report import Evidence, Finding, Report
 from opsctl.diagnose.signatures import Signature
@@ -18,6 +18,12 @@ _FAMILIES = (
     frozenset({"container", "driver"}),
 )
 _NEAR_S = 60
+#: Silence of a live log, in seconds, from which a stall is claimed.
+_SILENCE_S = 60
+#: A line from which a hang is concluded is among the last ones of the log.
+_RECENT = 150
+#: So many reports of a blocked broadcast, with nothing else going on, are a hang.
+_STALLS = 3
 _MAX_TEXT = 600
 
 
@@ -46,7 +52,7 @@ def judge(analysis: Analysis, source: str, *, silence: float | None = None, ende
         for hit in others
     ]
     state = _state(analysis, findings)
-    if not findings and state in {"starting", "unknown"} and ended:
+    if not findings and ended and (state in {"starting", "unknown"} or analysis.symptoms):
         stalled = _stalled(analysis, silence)
         if stalled is not None:
             findings.append(stalled)
@@ -184,6 +190,10 @@ def _symptom(analysis: Analysis) -> Finding | None:
         sights = [(analysis.death.order, analysis.death.record)]
     if not sights:
         return None
+    return _only_symptoms(analysis, sights, hits)
+
+
+def _only_symptoms(analysis: Analysis, sights: list[tuple[int, Record]], hits: list[Hit]) -> Finding:
     record = min(sights, key=lambda item: item[0])[1]
     named = next((h for h in hits if h.record is record), None)
     return Finding(
@@ -321,31 +331,32 @@ def _state(analysis: Analysis, findings: list[Finding]) -> str:
 
 def _stalled(analysis: Analysis, silence: float | None) -> Finding | None:
     """A hang is the phase reached plus silence (rule 12)."""
-    last: Sight | None = analysis.last
-    if last is None or (silence is not None and silence < 60):
+    if analysis.last is None or (silence is not None and silence < _SILENCE_S):
         return None
-    for signature in analysis.signatures:
-        if (
-            signature.last_line
-            and any(word in last.record.text for word in signature.last_line)
-            and not _finished(last.record.text)
-        ):
-            return Finding(
-                id=signature.id,
-                role="cause",
-                severity=signature.severity,
-                component=signature.component,
-                title=signature.title,
-                confidence=0.6,
-                source=last.record.source,
-                line=last.record.line,
-                evidence=[_evidence(last.record)],
-                processes=_names([last.record.process]),
-                cause=signature.cause,
-                fix=signature.fix,
-                commands=list(signature.commands),
-                references=list(signature.sources),
-            )
+    known = {signature.id: signature for signature in analysis.signatures}
+    for name, sight in sorted(analysis.waiting.items(), key=lambda item: -item[1].order):
+        if analysis.last.record.line - sight.record.line > _RECENT or _finished(sight.record.text):
+            continue
+        signature = known[name]
+        return Finding(
+            id=signature.id,
+            role="cause",
+            severity=signature.severity,
+            component=signature.component,
+            title=signature.title,
+            confidence=0.6,
+            source=sight.record.source,
+            line=sight.record.line,
+            evidence=[_evidence(sight.record)],
+            processes=_names([sight.record.process]),
+            cause=signature.cause,
+            fix=signature.fix,
+            commands=list(signature.commands),
+            references=list(signature.sources),
+        )
+    stall = analysis.symptoms.get("vllm-shm-broadcast-stall")
+    if stall is not None and stall.count >= _STALLS:
+        return _only_symptoms(analysis, [(stall.order, stall.record)], [stall])
     return None
 
 
