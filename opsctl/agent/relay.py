@@ -92,7 +92,9 @@ class Relay:
             pass
 
     def _step(self, timeout: float) -> None:
-        reads: List[Any] = [0]
+        # Content that its task does not take yet waits on the controller, not in this process.
+        stalled = self.supervisor is not None and len(self.supervisor.pending) > HIGH_WATER
+        reads: List[Any] = [] if stalled else [0]
         if len(self.out) < HIGH_WATER:
             reads += [source.sock for source in self.sources]
         writes: List[Any] = [source.sock for source in self.sources if source.pending]
@@ -120,6 +122,9 @@ class Relay:
             del self.out[: os.write(1, bytes(self.out[: 1 << 18]))]
         except BlockingIOError:
             pass
+        except BrokenPipeError:
+            # Nobody reads any more. What was sent before, such as the last acknowledgement, still lies in fd 0.
+            self.out.clear()
 
     def _forward(self, writable: List[Any]) -> None:
         for source in self.sources:
