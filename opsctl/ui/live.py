@@ -157,8 +157,9 @@ class Live:
         if self._held is not None:
             self._held += lines
             return
-        for line in lines:
-            self._console.print(Text.from_ansi(line) if line else Text(""), soft_wrap=True)
+        if lines:
+            # One print: each makes the table move.
+            self._console.print(Text("\n").join(Text.from_ansi(line) for line in lines), soft_wrap=True)
 
     def _run_started(self, event: Event) -> None:
         if self._verbosity >= 0:
@@ -167,7 +168,7 @@ class Live:
             size = f"hosts {len(self._state.hosts)}   tasks {self._state.tasks}"
             self._say(f"{self._style.bold('opsctl ' + what)}  {name}   {size}   run {clean(self._state.run)}", "")
         if self._verbosity > -2:
-            self._live.start()
+            self._live.start(refresh=True)
             if self._ticker is not None and not self._ticker.is_alive():
                 self._ticker.start()
 
