@@ -69,31 +69,30 @@ def host_of(inventory: Inventory, name: str) -> Host:
 
 
 def split_pattern(pattern: str | Sequence[str]) -> list[str]:
-    """The parts of a pattern; `:` and `,` separate, except in brackets, in a regex and in an IPv6 address."""
+    """The parts of a pattern: `,` and `:` separate, except in brackets; `:` neither in a regex nor an IPv6 address."""
     if not isinstance(pattern, str):
         return [part for one in pattern for part in split_pattern(one)]
-    if "," in pattern and not pattern.lstrip("!&").startswith("~"):
-        pieces = re.split(r",(?![^\[]*\])", pattern)
-        return [part for piece in pieces for part in split_pattern(piece)]
-    text = pattern.strip()
-    if not text:
-        return []
-    if text.lstrip("!&").startswith("~") or re.fullmatch(r"[!&]?[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*", text):
-        return [text]
+    out: list[str] = []
+    for piece in _split(pattern, ","):
+        if re.fullmatch(r"[!&]?[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*", piece):
+            out.append(piece)
+        else:
+            out += _split(piece, ":")
+    return out
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """The parts of ``text``, without empty ones. Brackets keep a part together; a regex holds what colons it has."""
     parts: list[str] = []
-    word, depth, index = "", 0, 0
-    while index < len(text):
-        char = text[index]
-        if char == "~" and not word.strip("!&"):  # a regex takes the rest
-            word += text[index:]
-            break
-        depth += (char == "[") - (char == "]")
-        if char == ":" and depth == 0:
+    word, depth = "", 0
+    for char in text:
+        depth = max(0, depth + (char == "[") - (char == "]"))
+        regex = separator == ":" and word.strip().lstrip("!&").startswith("~")
+        if char == separator and depth == 0 and not regex:
             parts.append(word)
             word = ""
         else:
             word += char
-        index += 1
     parts.append(word)
     return [part.strip() for part in parts if part.strip()]
 
@@ -151,7 +150,10 @@ def _match(inventory: Inventory, part: str, span: Span | None, option: str | Non
         return _by_name(inventory, pattern.match)
     index = _INDEX.match(part)
     if index and (index.group(2) is not None or index.group(3)):
-        return _slice(_match(inventory, index.group(1), span, option), index)
+        names = _match(inventory, index.group(1), span, option)
+        # `w[12]` is the glob if there is no `w` to take the twelfth of.
+        if names or index.group(3) or index.group(1) in inventory.groups:
+            return _slice(names, index)
     if part == "all" or part == "*":
         return list(inventory.hosts)
     if part in inventory.groups:

@@ -6,7 +6,9 @@ file says comes first, then `group_vars/` or `host_vars/` beside the inventory, 
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -42,6 +44,9 @@ MAGIC: dict[str, str] = {
     "ansible_diff_mode": "whether this is `--diff`",
     "opsctl_version": "the version of opsctl",
 }
+
+
+_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 
 
 class Layer(NamedTuple):
@@ -231,6 +236,8 @@ def parse_extra(items: Sequence[str]) -> Map:
 
 
 def _inline(text: str) -> Map:
+    # JSON escapes characters beyond the first plane as two halves, which YAML does not know.
+    text = _PAIR.sub(lambda found: json.loads(f'"{found.group()}"'), text)
     try:
         value = load_yaml(text=text, file="-e")
     except ConfigError as error:
