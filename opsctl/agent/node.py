@@ -16,7 +16,7 @@ def _never(pair: Pair) -> bool:
     return False
 
 
-def _no_blob(sha: str) -> str:
+def _no_blob(sha: str, near: str = "") -> str:
     raise KeyError(sha)
 
 
@@ -25,7 +25,7 @@ class Node:
 
     ``check`` and ``diff`` are the task's; ``env`` is its environment (given to every command, as data);
     ``state_dir`` is this user's directory for opsctl's own files. ``output(stream, text)`` and ``progress(text)`` are
-    for people and may be lost; ``blob(sha256)`` gives the path of staged content; ``ask(what, data)`` waits for the
+    for people and may be lost; ``blob(sha256, near)`` gives the path of content, staged beside the path ``near``; ``ask(what, data)`` waits for the
     controller's answer. ``pending(pair)`` says whether an earlier task of a check has a pending change that covers the
     pair (always False in an apply). ``deadline`` is the time (`time.monotonic`) at which the task's `timeout` ends.
     """
@@ -39,7 +39,7 @@ class Node:
         state_dir: str = "",
         output: Callable[[str, str], None] = _nothing,
         progress: Callable[[str], None] = _nothing,
-        blob: Callable[[str], str] = _no_blob,
+        blob: Callable[..., str] = _no_blob,
         ask: Callable[[str, Any], Any] = _nothing,
         pending: Callable[[Pair], bool] = _never,
         deadline: Optional[float] = None

@@ -43,14 +43,17 @@ class Runner:
         self.facts: Dict[str, Any] = scope.get("facts") or {}
         self.pending: List[Tuple[str, Sequence[Tuple[str, str]], bool]] = []
         self.handlers: List[Task] = segment.get("handlers") or []
-        self.notified: Dict[str, bool] = {handler_id: True for handler_id in segment.get("pending_handlers") or []}
+        self.notified: Dict[str, bool] = {}
+        # What came of tasks before the agent died: they are not run again, their results are taken as they were.
+        self.replay: Dict[str, List[Dict[str, Any]]] = {k: list(v) for k, v in (segment.get("replay") or {}).items()}
 
     # -- the tree -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Everything, to the last event `segment_finished`."""
         ok, ended = True, False
-        if self.segment.get("facts"):
+        self._recall()
+        if self.segment.get("facts") and not self.facts:
             ok = self._gather()
         try:
             ok = ok and self._nodes(self.segment["nodes"], False)
@@ -59,6 +62,19 @@ class Runner:
         if ok or self.segment.get("force_handlers"):
             ok = self._flush() and ok
         self.services.emit({"ev": "segment_finished", "ok": ok, "ended": ended, "pending_handlers": list(self.notified)})
+
+    def _recall(self) -> None:
+        """Take up the handlers that an earlier run of the project owes."""
+        if not self.segment.get("project"):
+            return
+        from .debts import Debts
+
+        owed = Debts(self.services.state_dir, self.segment["project"]).owed()
+        for handler in self.handlers:
+            debt = owed.get(str(handler.get("name")))
+            if debt is not None:
+                self.notified[handler["id"]] = True
+                self.services.emit({"ev": "owed", "task": handler["id"], "name": handler["name"], **debt})
 
     def _gather(self) -> bool:
         begun = time.monotonic()
@@ -114,6 +130,8 @@ class Runner:
             ok = self._task(handler, False, handler=True)
             if not ok:
                 self.notified[handler["id"]] = True
+            elif self.services.debts is not None and isinstance(handler.get("name"), str):
+                self.services.debts.paid(handler["name"])
         return ok
 
     def _notify(self, task: Task, scope: Scope) -> List[str]:
@@ -127,6 +145,9 @@ class Runner:
                 for handler in matching if any(name in (h.get("listen") or []) for h in matching) else matching[-1:]:
                     self.notified[handler["id"]] = True
                     found.append(handler["id"])
+                    if self.services.debts is not None and isinstance(handler.get("name"), str):
+                        # Before the event: a change is never reported whose handler could get lost.
+                        self.services.debts.owe(handler["name"], self.segment.get("run", ""))
         return found
 
     # -- one task -----------------------------------------------------------------------------------------------------
@@ -138,6 +159,8 @@ class Runner:
 
     def _task(self, task: Task, rescuable: bool, handler: bool = False) -> bool:
         self.current = task["id"]
+        if self.replay.get(task["id"]):
+            return self._replayed(task, self.replay[task["id"]].pop(0))
         report = Report(task, handler, self.services.emit)
         scope = self.scope(task)
         try:
@@ -160,6 +183,20 @@ class Runner:
         if ok and task.get("any_errors_fatal") and not self.services.ask(task["id"], "barrier", {}).get("go", True):
             return False
         return ok
+
+    def _replayed(self, task: Task, event: Dict[str, Any]) -> bool:
+        """A task that was done before the agent died: its result is what the rest goes on with."""
+        if task.get("register") and event.get("result") is not None:
+            self.set[task["register"]] = event["result"]
+        self.set.update(event.get("set") or {})
+        if event.get("facts"):
+            self.facts = event["facts"]
+        for handler_id in event.get("notified") or []:
+            self.notified[handler_id] = True
+        if event["outcome"] == "rescued":
+            self.set["ansible_failed_task"] = {"name": event.get("name") or task.get("name"), "action": task["kind"]}
+            self.set["ansible_failed_result"] = event.get("result") or {}
+        return event["outcome"] not in ("failed", "rescued")
 
     def _meta(self, task: Task, scope: Scope, report: Report) -> bool:
         for raw in task.get("when") or []:

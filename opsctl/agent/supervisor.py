@@ -12,13 +12,20 @@ import threading
 import time
 from typing import Any, Dict, List, Optional
 
-from . import boot, bundle, wire
+from . import boot, bundle, scope, wire
+from .debts import Debts
 from .kinds import Fail
+from .lock import NodeLock
 from .runs import Home, identity
 from .workers import WorkerHandle, Workers
 
 #: Seconds that a finished segment waits to be read and acknowledged; its events stay in the file after that.
 LINGER = 600.0
+#: Seconds that the lock is kept between two plays of a run.
+HANDOVER = 60.0
+#: Content up to this size (bytes) is sent before its task needs it, all of it together up to `AHEAD_ALL`.
+AHEAD = 16 * 1024 * 1024
+AHEAD_ALL = 64 * 1024 * 1024
 #: Bytes of live output that may wait for a slow reader; more is dropped, outcomes never.
 OUTPUT_LIMIT = 256 * 1024
 
@@ -34,13 +41,18 @@ def supervise(segment: Dict[str, Any], home: Home, state_dir: str, root: str, so
     os.close(log)
     workers = Workers(state_dir, root, segment.get("user", ""))
     workers.password = segment.pop("become_password", None)
-    Supervisor(segment, home, state_dir, workers).serve(sock)
+    lock = NodeLock(state_dir, {**segment["lock"], "pid": os.getpid()}) if segment.get("lock") else None
+    Supervisor(segment, home, state_dir, workers, lock).serve(sock)
 
 
 class Supervisor:
     """See the module. The methods below "for the runner" are called from its thread."""
 
-    def __init__(self, segment: Dict[str, Any], home: Home, state_dir: str, workers: Workers) -> None:
+    def __init__(
+        self, segment: Dict[str, Any], home: Home, state_dir: str, workers: Workers, lock: Optional[NodeLock] = None
+    ) -> None:
+        self.lock = lock
+        self.debts = Debts(state_dir, segment["project"]) if segment.get("project") and not segment.get("check") else None
         self.segment = segment
         self.home = home
         self.state_dir = state_dir
@@ -51,6 +63,8 @@ class Supervisor:
         os.set_blocking(self._wake_w, False)
         self._events = os.open(home.events_path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self._offsets = [0]  # where event n (from 1) starts, and the end
+        self._memory: Optional[bytearray] = None  # events behind the file's end, once the disk is full
+        self._in_file = 0
         self._client: Optional[socket.socket] = None
         self._reader = wire.Reader()
         self._sent = 0  # bytes of the event file that the client has
@@ -76,15 +90,29 @@ class Supervisor:
         threading.Thread(target=self._run, daemon=True).start()
         over_at = 0.0
         while True:
+            now = time.monotonic()
             if self._finished and not over_at:
-                over_at = time.monotonic()
-            if self._finished and (self._acked or time.monotonic() - over_at > LINGER):
+                over_at = now
+                self.workers.close()
+            if self._acked or (over_at and now - over_at > LINGER):
                 break
             self._step(listener)
-        self.workers.close()
         listener.close()
         if self._acked:
             self.home.remove()
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Between two plays the run keeps the node: the next play's agent takes the lock over."""
+        if self.lock is None or self.lock.sock is None or not self.segment.get("more") or self.cancelled:
+            return
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        until = time.monotonic() + HANDOVER
+        while time.monotonic() < until and not self.lock.succeeded and self.lock.asked_to_stop is None:
+            if select.select([self.lock.sock], [], [], 1.0)[0]:
+                self.lock.serve()
 
     def _prepare(self) -> None:
         """Tell the controller what is missing before the first task, in one frame."""
@@ -93,8 +121,11 @@ class Supervisor:
         if digest and not bundle.have(self.state_dir, digest):
             need["jinja"] = digest
             self._jinja_missing = True
+        ahead = 0
         for sha, blob in (self.segment.get("blobs") or {}).items():
-            if any(not _same_size(dest, blob["size"]) for dest in blob.get("dests", [])):
+            missing = any(not _same_size(dest, blob["size"]) for dest in blob.get("dests", []))
+            if missing and not self.segment.get("check") and blob["size"] <= AHEAD and ahead + blob["size"] <= AHEAD_ALL:
+                ahead += blob["size"]
                 need["blobs"].append(sha)
                 self._blobs[sha] = {"size": blob["size"]}
         if need["blobs"] or "jinja" in need:
@@ -108,12 +139,15 @@ class Supervisor:
 
     def _step(self, listener: socket.socket) -> None:
         reads: List[Any] = [self._wake_r, listener]
+        if self.lock is not None and self.lock.sock is not None:
+            reads.append(self.lock.sock)
         writes: List[Any] = []
         if self._client is not None:
             reads.append(self._client)
             if self._out or self._sent < self._offsets[-1]:
                 writes.append(self._client)
-        readable, writable, _ = select.select(reads, writes, [], 5.0)
+        readable, writable, _ = select.select(reads, writes, [], 0.5 if self.lock is not None and self.lock.shared else 5.0)
+        self._mind_lock(readable)
         if self._wake_r in readable:
             try:
                 os.read(self._wake_r, 4096)
@@ -138,12 +172,20 @@ class Supervisor:
                 self._client.close()
             self._client = None
 
+    def _mind_lock(self, readable: List[Any]) -> None:
+        if self.lock is None:
+            return
+        self.lock.again()
+        if self.lock.sock in readable:
+            self.lock.serve()
+            if self.lock.asked_to_stop is not None and self.cancelled is None:
+                self.cancel("stopped by %s" % self.lock.asked_to_stop)
+
     def _write(self) -> None:
         assert self._client is not None
         # Events first: an ask or a need is about the state after them.
         if self._sent < self._offsets[-1]:
-            piece = os.pread(self._events, min(1 << 18, self._offsets[-1] - self._sent), self._sent)
-            self._sent += self._client.send(piece)
+            self._sent += self._client.send(self._piece(self._sent))
             return
         with self._lock:
             whole = bytes(self._out)
@@ -151,6 +193,12 @@ class Supervisor:
         self._client.settimeout(30)
         self._client.sendall(whole)
         self._client.setblocking(False)
+
+    def _piece(self, at: int) -> bytes:
+        """Event bytes from position ``at`` on: from the file, or from memory where the disk was full."""
+        if at < self._in_file or self._memory is None:
+            return os.pread(self._events, min(1 << 18, self._offsets[-1] - at), at)
+        return bytes(self._memory[at - self._in_file : at - self._in_file + (1 << 18)])
 
     def _take(self, header: Dict[str, Any], payload: bytes) -> None:
         kind = header.get("t")
@@ -160,7 +208,7 @@ class Supervisor:
             with self._lock:
                 for ask in self._asks.values():
                     self._out += wire.pack(ask)
-                missing = [sha for sha, blob in self._blobs.items() if "path" not in blob]
+                missing = [sha for sha, blob in self._blobs.items() if "path" not in blob and "error" not in blob]
                 if missing or self._jinja_missing:
                     need: Dict[str, Any] = {"t": "need", "blobs": missing, "offsets": {s: self._blobs[s].get("got", 0) for s in missing}}
                     if self._jinja_missing:
@@ -195,21 +243,43 @@ class Supervisor:
     def _receive(self, header: Dict[str, Any], payload: bytes) -> None:
         with self._lock:
             blob = self._blobs.setdefault(header["sha"], {})
+            waiting = blob.get("to")
             if header.get("error"):
                 blob["error"] = header["error"]
-            elif "path" not in blob:
-                where = boot.private_dir(os.path.join(self.home.path, "blobs"))
-                path = os.path.join(where, header["sha"])
-                try:
-                    with open(path, "ab" if header["off"] else "wb") as f:
-                        f.truncate(header["off"])
-                        f.write(payload)
-                    blob["got"] = header["off"] + len(payload)
-                    if blob["got"] >= header["size"]:
-                        blob["path"] = path
-                except OSError as exc:
-                    blob["error"] = "%s (%s)" % (exc.strerror, path)
+            elif waiting is None and "path" not in blob:
+                self._store(blob, header, payload)
             self._lock.notify_all()
+        if waiting is not None:
+            # Outside of the lock: a slow disk holds up this stream, and nothing else.
+            self._pass_on(blob, waiting, header, payload)
+
+    def _store(self, blob: Dict[str, Any], header: Dict[str, Any], payload: bytes) -> None:
+        """A piece of content that comes ahead of its task."""
+        path = os.path.join(self.home.path, "blobs", header["sha"])
+        try:
+            boot.private_dir(os.path.dirname(path))
+            with open(path, "ab" if header["off"] else "wb") as f:
+                f.truncate(header["off"])
+                f.write(payload)
+            blob["got"] = header["off"] + len(payload)
+            if blob["got"] >= header["size"]:
+                blob["path"] = path
+        except OSError as exc:
+            blob["error"] = "%s (%s)" % (exc.strerror, path)
+
+    def _pass_on(self, blob: Dict[str, Any], handle: WorkerHandle, header: Dict[str, Any], payload: bytes) -> None:
+        """A piece of content for the worker that waits for it; one that came twice is left out."""
+        if not header.get("error") and header["off"] != blob["got"]:
+            return
+        frame = {"m": "chunk", "size": header.get("size"), "error": header.get("error")}
+        try:
+            handle.link.send(frame, payload)
+        except OSError as exc:
+            blob["error"] = "the task's process is gone: %s" % exc
+        blob["got"] += len(payload)
+        if header.get("error") or blob["got"] >= header["size"]:
+            with self._lock:
+                self._blobs.pop(header["sha"], None)
 
     def _wake(self) -> None:
         try:
@@ -230,7 +300,12 @@ class Supervisor:
                 self._lock.wait_for(lambda: not self._jinja_missing or self.cancelled)
             if self.segment.get("jinja"):
                 bundle.use(self.state_dir, self.segment["jinja"])
-            Runner(self.segment, self).run()
+            holder = self._take_lock()
+            if holder is not None:
+                self.emit({"ev": "segment_finished", "ok": False, "locked": holder})
+            else:
+                self._leave_login()
+                Runner(self.segment, self).run()
         except Stopped:
             self.emit({"ev": "segment_finished", "ok": False, "cancelled": self.cancelled or "stopped"})
         except BaseException as exc:
@@ -242,19 +317,59 @@ class Supervisor:
         self._finished = True
         self._wake()
 
+    def _take_lock(self) -> Optional[Dict[str, Any]]:
+        """Take the node's lock, waiting as long as the controller said; returns the holder if there is another."""
+        if self.lock is None:
+            return None
+        begun = time.monotonic()
+        told = 0.0
+        while True:
+            holder = self.lock.take()
+            waited = time.monotonic() - begun
+            if holder is None or waited >= float(self.segment.get("lock_wait") or 0):
+                self._wake()
+                return holder
+            if waited >= told:
+                told = waited + 30.0
+                self.emit({"ev": "waiting", "what": "the lock of this node", "holder": holder, "seconds": round(waited, 1)})
+            self.sleep(0.5)
+
+    def _leave_login(self) -> None:
+        if scope.in_login_scope():
+            unit = "opsctl-%s-%d.scope" % ("".join(c for c in self.segment.get("run", "") if c.isalnum()), os.getpid())
+            warning = scope.leave(unit, [os.getpid(), *self.workers.pids()], self.segment.get("user") or _login())
+            if warning:
+                self.emit({"ev": "warning", "message": warning})
+
     # -- for the runner -----------------------------------------------------------------------------------------------
 
     def emit(self, ev: Dict[str, Any], durable: bool = False) -> None:
         """Number an event and put it into the file; ``durable`` also on the disk before this returns."""
         with self._lock:
             data = wire.pack({"t": "event", "seq": len(self._offsets), "ev": ev})
-            view = data
-            while view:
-                view = view[os.write(self._events, view) :]
-            if durable:
+            full = self._append(data)
+            if durable and self._memory is None:
                 os.fsync(self._events)
             self._offsets.append(self._offsets[-1] + len(data))
         self._wake()
+        if full:
+            message = "no room for opsctl's own state on the node (%s): this run goes on, but it is lost if its agent dies" % full
+            self.emit({"ev": "warning", "message": message})
+
+    def _append(self, data: bytes) -> Optional[str]:
+        """Put an event's bytes behind the others; returns the reason when the file has just become full."""
+        reason = None
+        while data and self._memory is None:
+            try:
+                written = os.write(self._events, data)
+                self._in_file += written
+                data = data[written:]
+            except OSError as exc:
+                self._memory = bytearray()
+                reason = exc.strerror
+        if self._memory is not None:
+            self._memory += data
+        return reason
 
     def check_stop(self) -> None:
         """Raises Stopped if the segment was told to stop."""
@@ -288,19 +403,30 @@ class Supervisor:
             raise Fail(answer["error"].get("what", "the controller could not answer"), error=answer["error"])
         return answer.get("value")
 
-    def blob(self, sha: str) -> str:
-        """The path of staged content, once it is here. Raises Fail, Stopped."""
+    def _give_blob(self, handle: WorkerHandle, sha: str, offset: int) -> None:
+        """Let the worker have content from ``offset`` on: what came ahead, or a stream straight from the controller.
+
+        Raises Fail, Stopped.
+        """
         with self._lock:
-            if sha not in self._blobs:
-                self._blobs[sha] = {}
-                self._out += wire.pack({"t": "need", "blobs": [sha]})
+            blob = self._blobs.get(sha)
+            if blob is None:
+                self._blobs[sha] = {"to": handle, "got": offset}
+                self._out += wire.pack({"t": "need", "blobs": [sha], "offsets": {sha: offset}})
                 self._wake()
-            blob = self._blobs[sha]
+                return
             self._lock.wait_for(lambda: "path" in blob or "error" in blob or self.cancelled)
             self.check_stop()
             if "error" in blob:
                 raise Fail(blob["error"])
-            return str(blob["path"])
+        with open(blob["path"], "rb") as f:
+            size = os.fstat(f.fileno()).st_size
+            f.seek(offset)
+            while True:
+                piece = f.read(wire.CHUNK)
+                handle.link.send({"m": "chunk", "size": size}, piece)
+                if f.tell() >= size:
+                    return
 
     def perform(self, request: Dict[str, Any], user: Optional[str], task: str, started: Any) -> Dict[str, Any]:
         """Let a worker do one task; returns its `done` frame. ``started(durable)`` is called once it takes effect or time."""
@@ -364,16 +490,23 @@ class Supervisor:
                 self.output(task, header["stream"], header["text"])
             elif kind == "progress":
                 self.output(task, "progress", header["text"])
+            elif kind == "blob":
+                try:
+                    self._give_blob(handle, header["sha"], header.get("offset", 0))
+                except Fail as exc:
+                    handle.link.send({"m": "chunk", "error": exc.msg})
             else:
-                handle.link.send({"m": kind, **self._serve_worker(header, task)})
+                try:
+                    answer = {"value": self.ask(task, header["what"], header["data"])}
+                except Fail as exc:
+                    answer = {"error": {"what": exc.msg}}
+                handle.link.send({"m": "ask", **answer})
 
-    def _serve_worker(self, header: Dict[str, Any], task: str) -> Dict[str, Any]:
-        try:
-            if header["m"] == "blob":
-                return {"path": self.blob(header["sha"])}
-            return {"value": self.ask(task, header["what"], header["data"])}
-        except Fail as exc:
-            return {"error": exc.msg if header["m"] == "blob" else {"what": exc.msg}}
+
+def _login() -> str:
+    import pwd
+
+    return pwd.getpwuid(os.geteuid()).pw_name
 
 
 def _same_size(path: str, size: int) -> bool:

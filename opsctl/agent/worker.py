@@ -4,14 +4,16 @@ Frames on its two pipes. Requests: `{"m": "task", ...}`, `{"m": "cancel"}`. Whil
 about to change something, and waits for `go`), `output`, `progress`, `blob`, `ask`; it ends with `done`.
 """
 
+import hashlib
 import os
 import signal
 import threading
 import time
 from queue import Queue
-from typing import Any, Dict, List, Optional
+from typing import Any, BinaryIO, Dict, List, Optional
 
 from . import wire
+from .boot import private_dir
 from .kinds import Fail, load
 from .node import Node
 
@@ -62,8 +64,10 @@ class Worker:
     def __init__(self, link: Link, state_dir: str) -> None:
         self.link = link
         self.state_dir = state_dir
-        self._inbox: "Queue[Optional[wire.Frame]]" = Queue()
+        # Bounded: content that comes faster than the disk takes it must wait in the pipe, not in memory.
+        self._inbox: "Queue[Optional[wire.Frame]]" = Queue(64)
         self._busy = False
+        self._staged: Dict[str, str] = {}
 
     def serve(self) -> None:
         """Run tasks until the supervisor closes the pipe; a task that runs then is stopped."""
@@ -94,13 +98,16 @@ class Worker:
 
     def _wait(self, kind: str) -> Dict[str, Any]:
         """The answer to something just sent. Raises Cancelled when the supervisor is gone."""
+        return self._wait_frame(kind)[0]
+
+    def _wait_frame(self, kind: str) -> wire.Frame:
         frame = self._inbox.get()
         if frame is None:
             self._inbox.put(None)
             raise Cancelled()
         if frame[0].get("m") != kind:
             raise wire.ProtocolError("expected %s, got %r" % (kind, frame[0].get("m")))
-        return frame[0]
+        return frame
 
     # -- one task ----------------------------------------------------------------------------------------------------
 
@@ -111,6 +118,7 @@ class Worker:
                 return {"m": "done", **self._perform(request)}
             finally:
                 self._busy = False
+                self._unstage()
         except Fail as exc:
             blind = load(request["kind"]).blind
             return {"m": "done", "failed": True, "msg": exc.msg, "needs": exc.needs, "result": exc.result, "blind": blind}
@@ -178,12 +186,51 @@ class Worker:
     def _output(self, stream: str, text: str) -> None:
         self.link.send({"m": "output", "stream": stream, "text": text})
 
-    def _blob(self, sha: str) -> str:
-        self.link.send({"m": "blob", "sha": sha})
-        answer = self._wait("blob")
-        if answer.get("error"):
-            raise Fail("the content did not arrive: %s" % answer["error"])
-        return str(answer["path"])
+    def _blob(self, sha: str, near: str = "") -> str:
+        """The path of content, staged beside ``near`` (so that it is on the same file system) until the task ends.
+
+        What an interrupted transfer left there is kept and continued; the whole is checked by its hash.
+        """
+        folder = os.path.dirname(near) if near else ""
+        if not folder or not os.path.isdir(folder):
+            folder = private_dir(os.path.join(self.state_dir, "staged"))
+        path = os.path.join(folder, ".opsctl-%s.part" % sha[:24])
+        if sha in self._staged:
+            return self._staged[sha]
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._staged[sha] = path
+        with os.fdopen(fd, "r+b") as f:
+            digest = hashlib.sha256()
+            for piece in iter(lambda: f.read(1 << 20), b""):
+                digest.update(piece)
+            self._receive(sha, f, digest)
+        return path
+
+    def _receive(self, sha: str, f: BinaryIO, digest: Any) -> None:
+        self.link.send({"m": "blob", "sha": sha, "offset": f.tell()})
+        shown = time.monotonic()
+        while True:
+            header, payload = self._wait_frame("chunk")
+            if header.get("error"):
+                raise Fail("the content did not arrive: %s" % header["error"])
+            f.write(payload)
+            digest.update(payload)
+            if time.monotonic() - shown > 1.0:
+                shown = time.monotonic()
+                self.link.send({"m": "progress", "text": "received %.0f of %.0f MB" % (f.tell() / 1e6, header["size"] / 1e6)})
+            if f.tell() >= header["size"]:
+                break
+        if digest.hexdigest() != sha:
+            f.truncate(0)
+            raise Fail("the content that arrived is not what was announced (sha256 %s, not %s)" % (digest.hexdigest(), sha))
+
+    def _unstage(self) -> None:
+        for path in self._staged.values():
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
+        self._staged.clear()
 
     def _ask(self, what: str, data: Any) -> Any:
         self.link.send({"m": "ask", "what": what, "data": data})

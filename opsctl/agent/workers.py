@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from . import wire
 from .kinds import Fail
@@ -194,6 +194,10 @@ class Workers:
                 self._refused[name] = exc
                 raise
         return self._by_user[name]
+
+    def pids(self) -> List[int]:
+        """The workers that run."""
+        return [handle.pid for handle in self._by_user.values()]
 
     def cancel(self, handle: WorkerHandle) -> None:
         """Tell a worker to stop its task and everything it started."""

@@ -150,7 +150,7 @@ def test_handlers(project: Project, node: TestNode) -> None:
     first, second = project.twice(book, node)
     names = [event["task"]["name"] for event in first.tasks()]
     assert names == ["one", "two", "first", "second", "three", "third"]
-    assert [event.get("handler") for event in first.tasks()] == [None, None, True, True, None, True]
+    assert [event["handler"] for event in first.tasks()] == [False, False, True, True, False, True]
     assert second.outcomes == ["ok", "ok", "ok"]
 
 

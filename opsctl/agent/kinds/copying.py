@@ -16,7 +16,8 @@ Args = Dict[str, Any]
 class Source:
     """Where content comes from: given inline, staged under its sha256, or a file on the node."""
 
-    def __init__(self, args: Args) -> None:
+    def __init__(self, args: Args, near: str = "") -> None:
+        self.near = near  # what is staged lies beside it, on the same file system
         self.content: Optional[bytes] = None
         self.blob: Optional[str] = args.get("blob")
         self.path = ""
@@ -44,7 +45,7 @@ class Source:
         if self.blob is None:
             return self.path
         try:
-            return node.blob(self.blob)
+            return node.blob(self.blob, self.near)
         except KeyError:
             raise Fail("the content %s has not arrived on the node" % self.blob) from None
 
@@ -80,7 +81,7 @@ class Copy(Kind):
             info = files.look(path)
         if info is not None and info["type"] == "directory":
             raise Fail("%s is a directory, not a file" % path, needs=[("path", path)], path=path)
-        source = Source(args)
+        source = Source(args, path)
         seen.update(path=path, info=info, needs=[] if seen["make"] else files.parent_needs(path))
         seen["same"] = info is not None and info["type"] == "file" and source.same(path, info)
         if node.diff and not seen["same"]:
@@ -182,7 +183,7 @@ class Copy(Kind):
             if seen["make"]:
                 plain = dict(seen["want"], mode=args.get("directory_mode"))
                 files.make_directories(os.path.dirname(path), plain)
-            source = Source(args)
+            source = Source(args, path)
             kept = self._write(args, path, source, seen["want"], seen["info"], node)
         out = self.report(args, seen)
         if kept is not None:
@@ -209,7 +210,7 @@ class Copy(Kind):
             elif entry["type"] == "dir":
                 files.make_directories(path, want)
             elif entry["type"] == "file":
-                self._write(args, path, Source(entry), want, one["info"], node)
+                self._write(args, path, Source(entry, path), want, one["info"], node)
             else:
                 if one["info"] is not None:
                     remove(path)
