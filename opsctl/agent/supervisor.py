@@ -76,7 +76,7 @@ class Supervisor:
         self._jinja_missing = False
         self._active: Optional[WorkerHandle] = None
         self._finished = False
-        self._acked = False
+        self._ack = 0  # the last event that the controller has safe
         self.cancelled: Optional[str] = None
 
     # -- the main loop ------------------------------------------------------------------------------------------------
@@ -101,6 +101,10 @@ class Supervisor:
         if self._acked:
             self.home.remove()
         self._hand_over()
+
+    @property
+    def _acked(self) -> bool:
+        return self._finished and self._ack >= len(self._offsets) - 1
 
     def _hand_over(self) -> None:
         """Between two plays the run keeps the node: the next play's agent takes the lock over."""
@@ -227,7 +231,8 @@ class Supervisor:
                 self._lock.notify_all()
         elif kind == "ack":
             # Everything was read and is safe with the controller: nothing of it stays here (contracts 6).
-            self._acked = self._finished and header.get("seq", 0) >= len(self._offsets) - 1
+            # It may come before the runner's thread has said that it is over.
+            self._ack = max(self._ack, int(header.get("seq", 0)))
         elif kind == "cancel":
             self.cancel(str(header.get("why") or "stopped"))
 
