@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Args = Dict[str, Any]
 
+PROGRAM = "/usr/bin/apt-get"
+STATUS = dpkg.STATUS
 LISTS = "/var/lib/apt/lists"
 STAMP = "/var/lib/apt/periodic/update-success-stamp"
 ARCHIVES = "/var/cache/apt/archives"
@@ -26,9 +28,9 @@ class Apt(Kind):
     """Packages are there, gone, or the newest."""
 
     def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
-        if not os.path.exists(dpkg.STATUS) or not os.path.exists("/usr/bin/apt-get"):
+        if not os.path.exists(STATUS) or not os.path.exists(PROGRAM):
             raise Fail("apt: this node has no apt", hint="use the package tool of its distribution with `command`")
-        status = dpkg.read()
+        status = dpkg.read(STATUS)
         update = bool(args.get("update_cache") or args.get("cache_valid_time"))
         stale = update and time.time() - cache_time() > args["cache_valid_time"]
         seen: Dict[str, Any] = {"stale": stale}
@@ -87,7 +89,7 @@ class Apt(Kind):
         return Change(before, after, diff, writes, msg="; ".join(parts), todo=todo, update=update)
 
     def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: "Node") -> Dict[str, Any]:
-        before = dpkg.read()
+        before = dpkg.read(STATUS)
         out: Dict[str, Any] = {"cache_updated": False, "stdout": "", "stderr": ""}
         options = self._options(args)
         todo, state = change.plan["todo"], args["state"]
@@ -100,12 +102,15 @@ class Apt(Kind):
         if change.plan["update"]:
             self._update(args, node)
             out["cache_updated"] = True
+            if state == "latest":
+                self._candidates(seen["packages"], node)
+                todo = [one for one in seen["packages"] if _differs(one, args)]
         if state == "fixed" and seen["broken"]:
             call([*options, "-f", "install"], "repair packages")
         if args["upgrade"] != "no" and (seen["upgrade"] or change.plan["update"]):
             command = "dist-upgrade" if args["upgrade"] in ("dist", "full") else "upgrade"
             call([*options, command], "upgrade the packages")
-        specs = [one["spec"] for one in (seen["packages"] if state == "latest" else todo)]
+        specs = [one["spec"] for one in todo]
         if specs and state == "absent":
             call([*options, "purge" if args["purge"] else "remove", *specs], "remove " + ", ".join(specs))
         elif specs:
@@ -115,7 +120,7 @@ class Apt(Kind):
                 call([*options, command], command)
         out["cache_update_time"] = int(cache_time())
         alone = change.plan["update"] and not args.get("name") and not args.get("deb") and args["upgrade"] == "no"
-        if dpkg.read() is before and not alone and not seen["files"]:
+        if dpkg.read(STATUS) is before and not alone and not seen["files"]:
             out["changed"] = False  # the fetched lists had nothing newer
         return out
 

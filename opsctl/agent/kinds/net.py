@@ -36,7 +36,7 @@ class WaitFor(Kind):
         if args.get("delay") and not once:
             node.progress("waiting %g s before the first look" % args["delay"])
             node.sleep(args["delay"])
-        told = time.monotonic()
+        tell = 0.0
         while True:
             good, match, why = _look(args, pattern, node)
             elapsed = time.monotonic() - start
@@ -47,8 +47,8 @@ class WaitFor(Kind):
                     args.get("msg") or "Timeout when waiting for %s" % _what(args),
                     needs=[need, ("unit", "")], cause=why, elapsed=int(elapsed),
                 )  # fmt: skip
-            if time.monotonic() - told >= TELL or told < start + TELL:
-                told = time.monotonic() + TELL
+            if elapsed >= tell:
+                tell = elapsed + TELL
                 node.progress("waiting for %s: %s (%d s of %d s)" % (_what(args), why, elapsed, timeout))
             node.sleep(min(args.get("sleep", 1), max(0.01, timeout - elapsed)))
 

@@ -20,6 +20,9 @@ _TYPES = (
     ".service", ".socket", ".target", ".timer", ".mount", ".automount", ".path", ".slice", ".scope", ".swap", ".device",
 )  # fmt: skip
 
+#: It exists while systemd runs the machine.
+RUNNING = "/run/systemd/system"
+
 #: Where unit files lie: a pending change below makes a reload necessary.
 _FOLDERS = ("/etc/systemd", "/run/systemd", "/usr/lib/systemd", "/lib/systemd", "/usr/local/lib/systemd")
 
@@ -29,10 +32,10 @@ class Systemd(Kind):
 
     def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
         scope = args.get("scope", "system")
-        if not os.path.isdir("/run/systemd/system"):
+        if not os.path.isdir(RUNNING):
             raise Fail(
                 "systemd: this node is not run by systemd",
-                cause="/run/systemd/system does not exist, as in most containers",
+                cause="%s does not exist, as in most containers" % RUNNING,
                 hint="start the program itself with `command` or `shell`, or run this on a machine with systemd",
             )
         name = args.get("name")

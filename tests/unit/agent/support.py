@@ -35,7 +35,9 @@ def look(kind: str, args: Mapping[str, Any], node: Node | None = None) -> Change
     return task.decide(full, task.probe(full, node or Node(check=True, diff=True)))
 
 
-def run(kind: str, args: Mapping[str, Any], node: Node | None = None, *, extra: Mapping[str, Any] | None = None) -> Done:
+def run(
+    kind: str, args: Mapping[str, Any], node: Node | None = None, *, extra: Mapping[str, Any] | None = None
+) -> Done:
     """Probe, decide and, if something has to change, apply. ``extra`` is what `prepare` would have added."""
     task = load(kind)()
     full = {**wire(kind, args), **(extra or {})}

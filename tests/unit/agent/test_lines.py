@@ -44,7 +44,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("args", "wanted"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_the_right_line_changes_and_a_second_run_changes_nothing(tmp_path: Path, args: dict[str, Any], wanted: str) -> None:
+def test_the_right_line_changes_and_only_once(tmp_path: Path, args: dict[str, Any], wanted: str) -> None:
     path = tmp_path / "f"
     path.write_text(TEXT)
     if args.get("backrefs"):  # what it matches is still there afterwards, longer every time
