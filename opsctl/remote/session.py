@@ -375,9 +375,9 @@ class Session:
         if following is None or header.get("segment") != following.segment:
             return
         if state == "unknown":
-            if following.body is None:
+            if following.body is None or following.last_seq:
                 raise self._died("the node does not know this segment (any more)")
-            # It never arrived: submitting it is safe, the node takes an id only once.
+            # It never arrived, for nothing was heard of it: submitting is safe, the node takes an id only once.
             self._announce(attach=False)
             return
         following.accepted = True

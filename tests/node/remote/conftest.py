@@ -13,7 +13,7 @@ import pytest
 from opsctl.remote.session import Session
 from opsctl.remote.settings import Target
 from opsctl.remote.ssh import Connector, SshTransport
-from tests.support.leaks import wait_gone
+from tests.support.leaks import MARKER, wait_gone
 from tests.support.sshd import Sshd, sshd_binary
 
 _numbers = itertools.count(1)
@@ -72,7 +72,7 @@ def make_rig(tmp_path: Path) -> Iterator[MakeRig]:
         home = directory / "home"
         home.mkdir(parents=True)
         marker = str(directory / "state")
-        env = {"HOME": str(home), "OPSCTL_NODE_STATE_DIR": marker, **options.pop("env", {})}
+        env = {"HOME": str(home), "OPSCTL_NODE_STATE_DIR": marker, MARKER: marker, **options.pop("env", {})}
         rig = Rig(Sshd(directory, env=env, **options), home, marker)
         rigs.append(rig)
         rig.server.start()

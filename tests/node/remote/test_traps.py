@@ -20,6 +20,7 @@ from opsctl.remote import link
 from opsctl.remote.session import LinkLost
 from opsctl.remote.transport import run
 from tests.node.remote.conftest import MakeRig, Rig, segment, shell
+from tests.support.leaks import MARKER
 
 
 def alive(pid: int) -> bool:
@@ -121,7 +122,7 @@ def test_m06_utf8_survives_chunk_borders(rig: Rig) -> None:
         on_event=events.append,
         on_output=lambda task, stream, text: live.append(text),
     )
-    assert finished(events)[0]["register"]["r"]["stdout"] == "\u20ac" * 200_000
+    assert finished(events)[0]["result"]["stdout"] == "\u20ac" * 200_000
     assert "\ufffd" not in "".join(live)
 
 
@@ -149,7 +150,7 @@ def test_m09_frozen_peer_does_not_block_opening(rig: Rig) -> None:
     transport.connect()
     assert transport.fabric().transport.channel_timeout <= 15
     transport.fabric().transport.channel_timeout = 1
-    assert until(lambda: rig.server.freeze_sessions())
+    assert until(rig.server.freeze_sessions)
     try:
         with pytest.raises(ConnectError):
             transport.exec("true")
@@ -186,7 +187,7 @@ def test_m11_background_processes_neither_hang_nor_die(rig: Rig, tmp_path: Path)
     pid_file = tmp_path / "pid"
     session = rig.session()
     done = session.run_segment(
-        segment(shell(f"OPSCTL_NODE_STATE_DIR= setsid sleep 60 </dev/null >/dev/null 2>&1 & echo $! > {pid_file}"))
+        segment(shell(f"{MARKER}= setsid sleep 60 </dev/null >/dev/null 2>&1 & echo $! > {pid_file}"))
     )
     assert done["ok"]
     session.close()
