@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import queue
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -89,21 +90,35 @@ class Nodes:
         Gives the exit code over all hosts.
         """
         self.connector()
+        todo: queue.SimpleQueue[str] = queue.SimpleQueue()
+        results: queue.SimpleQueue[tuple[str, T | BaseException]] = queue.SimpleQueue()
+        for name in names:
+            todo.put(name)
+
+        def worker() -> None:
+            while True:
+                try:
+                    name = todo.get_nowait()
+                except queue.Empty:
+                    return
+                try:
+                    results.put((name, work(name)))
+                except BaseException as exc:  # raised again where somebody can tell it
+                    results.put((name, exc))
+
+        # Daemons: after Ctrl-C nobody waits for a host that does not answer.
+        for _ in range(min(self.common.forks, len(names))):
+            threading.Thread(target=worker, name="opsctl-host", daemon=True).start()
         outcomes: dict[str, T | OpsError] = {}
         waiting = list(names)
-        pool = ThreadPoolExecutor(max_workers=max(1, min(self.common.forks, len(names))))
-        try:
-            futures = {pool.submit(work, name): name for name in names}
-            for future in as_completed(futures):
-                try:
-                    outcomes[futures[future]] = future.result()
-                except OpsError as err:
-                    outcomes[futures[future]] = err
-                while waiting and waiting[0] in outcomes:
-                    name = waiting.pop(0)
-                    done(name, outcomes[name])
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        for _ in names:
+            name, result = results.get()
+            if isinstance(result, BaseException) and not isinstance(result, OpsError):
+                raise result
+            outcomes[name] = result
+            while waiting and waiting[0] in outcomes:
+                first = waiting.pop(0)
+                done(first, outcomes[first])
         return worst_exit([one.exit_code if isinstance(one, OpsError) else 0 for one in outcomes.values()])
 
 

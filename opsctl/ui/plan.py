@@ -60,6 +60,7 @@ class Plan:
             for event in self._tasks.get(host, ()):
                 if _counts(event):
                     totals[symbol(event)] += 1
+            totals["!"] += host in self._errors
             groups.setdefault(tuple(self._host(host)), []).append(host)
         out: list[str] = []
         for body, hosts in groups.items():

@@ -15,6 +15,7 @@ import pytest
 from opsctl.cli import main
 from opsctl.cli._verbs import SECTIONS, VERBS
 
+ROOT = str(Path(__file__).parents[3])
 HEAVY = ("fabric", "paramiko", "pydantic", "jinja2", "rich", "yaml", "cryptography", "asyncio")
 
 
@@ -182,7 +183,7 @@ def test_a_closed_pipe_is_quiet() -> None:
 def test_output_that_the_locale_cannot_write_is_escaped(tmp_path: Path) -> None:
     """A name outside the locale's charset is shown escaped; it never fails a command."""
     (tmp_path / "hosts.yml").write_text("all: {hosts: {'h\u00f6st': {ansible_connection: local}}}\n", encoding="utf-8")
-    env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": os.getcwd()}
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": ROOT}
     done = opsctl("inventory", "-i", "hosts.yml", cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
     assert "h\\xf6st" in done.stdout
@@ -214,7 +215,7 @@ def test_completion(words: list[str], expected: str, tmp_path: Path) -> None:
     (tmp_path / "inventory" / "hosts.yml").write_text("all: {hosts: {gpu-01: {}, gpu-02: {}}}\n")
     env = {
         **os.environ,
-        "PYTHONPATH": os.getcwd(),
+        "PYTHONPATH": ROOT,
         "_OPSCTL_COMPLETE": "bash_complete",
         "COMP_WORDS": " ".join(words),
         "COMP_CWORD": str(len(words) - 1),
@@ -227,7 +228,7 @@ def test_completion_survives_a_broken_inventory(tmp_path: Path) -> None:
     """A broken inventory completes nothing and says nothing."""
     (tmp_path / "inventory").mkdir()
     (tmp_path / "inventory" / "hosts.yml").write_text("all: [\n")
-    env = {**os.environ, "PYTHONPATH": os.getcwd(), "_OPSCTL_COMPLETE": "bash_complete", "COMP_WORDS": "opsctl ping g",
+    env = {**os.environ, "PYTHONPATH": ROOT, "_OPSCTL_COMPLETE": "bash_complete", "COMP_WORDS": "opsctl ping g",
            "COMP_CWORD": "2"}  # fmt: skip
     done = opsctl(cwd=tmp_path, env=env)
     assert (done.stdout.strip(), done.stderr) == ("", "")

@@ -22,6 +22,10 @@ PLAYBOOK = """
 """
 
 
+#: Where the package is; nothing else may reach the agent by PYTHONPATH.
+ROOT = str(Path(__file__).parents[3])
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A project whose run changes something and then fails."""
@@ -46,7 +50,7 @@ def terminal(project: Path, *argv: str, **env: str) -> tuple[int, str]:
             "TERM": "xterm",
             "COLUMNS": "100",
             "LINES": "30",
-            "PYTHONPATH": os.pathsep.join(sys.path),
+            "PYTHONPATH": ROOT,
             "OPSCTL_STATE_DIR": str(project / "state"),
             "OPSCTL_NODE_STATE_DIR": str(project / "node"),
             **env,

@@ -133,3 +133,14 @@ def test_json_lines_give_back_the_events(run: str) -> None:
     text = out.getvalue()
     assert text.isascii()
     assert [json.loads(line) for line in text.splitlines()] == recorded(run)
+
+
+def test_the_plan_of_a_host_that_is_gone() -> None:
+    """A host that could not be checked stands in the plan and in its footer."""
+    out = io.StringIO()
+    sink = Plan(out)
+    base = {"version": 1, "run": "r", "ts": 0.0}
+    sink({**base, "event": "run_started", "playbook": "p", "check": True, "hosts": ["a"], "tasks": 1})
+    sink({**base, "event": "host_unreachable", "host": "a", "error": {"what": "no answer"}})
+    sink({**base, "event": "run_finished", "ok": False, "exit": 3, "hosts": {}, "duration_s": 1.0})
+    assert out.getvalue() == "a\n  ! unreachable: no answer\n\nplan: 1 failing on 1 host\nnote: nothing was changed\n"
