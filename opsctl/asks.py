@@ -10,16 +10,17 @@ from .plan import prepared
 
 if TYPE_CHECKING:
     from .batch import Batch
-    from .executor import Run, _Prepared
+    from .executor import Run
     from .hosts import HostState
+    from .playrun import PlayRun
 
 
 class Answers:
     """Answers the asks of one host in one batch. Each runs on a thread of its own and may wait."""
 
-    def __init__(self, run: Run, prepared: _Prepared, batch: Batch, state: HostState) -> None:
+    def __init__(self, run: Run, play: PlayRun, batch: Batch, state: HostState) -> None:
         self.run = run
-        self.prepared = prepared
+        self.play = play
         self.batch = batch
         self.state = state
 
@@ -41,7 +42,7 @@ class Answers:
 
     def _lookup(self, data: dict[str, Any]) -> Any:
         variables = self.run.variables
-        scope = variables.scope(variables.context(self.prepared.play, self.state))
+        scope = variables.scope(variables.context(self.play.play, self.state))
         names = {f"opsctl_arg{index}": value for index, value in enumerate(data["args"])}
         names.update({f"opsctl_kw_{key}": value for key, value in data["kw"].items()})
         call = ", ".join(
@@ -61,17 +62,17 @@ class Answers:
 
             found = self.run.variables.host(host)
             known = HostState(found, self.run.variables.connection(found))
-        return _data(self.run.variables.all_of(self.prepared.play, known))
+        return _data(self.run.variables.all_of(self.play.play, known))
 
     def _prepare(self, task_id: str, args: dict[str, Any]) -> Any:
         """Arguments that name controller files, now that the node knows which."""
         from .config.arguments import validate_args
 
         task = self.run.tasks[task_id]
-        kind = self.prepared.planner.kinds(task.kind)
+        kind = self.play.planner.kinds(task.kind)
         assert kind is not None and kind.prepare is not None
         checked = validate_args(kind, args, task.span, written=task.args)
-        recorder = self.prepared.recorder(self.state.host.name)
+        recorder = self.play.recorder(self.state.host.name)
         return {"args": {name: to_wire(value) for name, value in prepared(kind, checked, recorder).items()}}
 
     def _delegate(self, task_id: str, data: dict[str, Any]) -> Any:
@@ -114,7 +115,7 @@ class Answers:
 
         session = self.run.sessions.extra(spec)
         try:
-            blobs = self.prepared.blob_sources(self.state.host.name)
+            blobs = self.play.blob_sources(self.state.host.name)
             session.run_segment(segment, blobs=blobs, on_event=on_event, on_ask=self.answer)
         finally:
             session.close()

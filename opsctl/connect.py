@@ -13,9 +13,8 @@ from .remote.transport import run
 
 if TYPE_CHECKING:
     from .config.connection import ConnectionSpec
-    from .executor import _HostRun
+    from .hostrun import HostRun
     from .model import Inventory
-    from .plan import Segment
     from .remote.session import Session
 
 def open_sessions(
@@ -88,17 +87,17 @@ def target_of(spec: ConnectionSpec) -> Any:
     )
 
 
-def run_raw_first(host_run: _HostRun, session: Session, segment: Segment) -> tuple[Session, dict[str, Any]]:
+def run_raw_first(host_run: HostRun, session: Session, body: dict[str, Any]) -> tuple[Session, dict[str, Any]]:
     """On a node without Python, the play's leading `raw` tasks run by themselves; they may install one (contracts 1).
 
     Returns the session and the segment that is left. Raises ConnectError.
     """
-    leading = _leading_raw(segment.body["nodes"])
+    leading = _leading_raw(body["nodes"])
     if not leading:
-        return session, segment.body
+        return session, body
     try:
         session.wait_ready()
-        return session, segment.body
+        return session, body
     except NoPython:
         if host_run.run.options.check:
             raise
@@ -107,10 +106,10 @@ def run_raw_first(host_run: _HostRun, session: Session, segment: Segment) -> tup
         done += 1
         if not _raw(host_run, session, task):
             host_run.state.failed = True
-            return session, {**segment.body, "nodes": [], "handlers": []}
+            return session, {**body, "nodes": [], "handlers": []}
     fresh = host_run.run.sessions.extra(host_run.state.spec)
     host_run.state.session = fresh
-    return fresh, {**segment.body, "nodes": segment.body["nodes"][done:]}
+    return fresh, {**body, "nodes": body["nodes"][done:]}
 
 
 def _leading_raw(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -123,7 +122,7 @@ def _leading_raw(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return out
 
 
-def _raw(host_run: _HostRun, session: Session, task: dict[str, Any]) -> bool:
+def _raw(host_run: HostRun, session: Session, task: dict[str, Any]) -> bool:
     """One `raw` task through the login shell; False if it failed and may not."""
     began = time.monotonic()
     command = f"/bin/sh -c {shlex.quote(task['args']['cmd'])}"

@@ -1,32 +1,43 @@
-"""The executor: plays, batches and hosts of a run; what comes back from the nodes becomes events and an exit code.
+"""The executor: the plays of a run, what ends it, and its exit code.
 
-Hosts go through a play independently, each with one segment over one session; plays, `serial` batches, `run_once` and
-`any_errors_fatal` are where they wait for each other.
+A play is run by `playrun`, a host's way through it by `hostrun`. Hosts go through a play independently, each with one
+segment over one session; plays, `serial` batches, `run_once` and `any_errors_fatal` are where they wait for each other.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import plan as planning
-from .agent.expr import Unknown
-from .asks import Answers
-from .batch import Batch
 from .errors import ConfigError, ConnectError, Interrupted, OpsError, worst_exit
-from .hosts import HostState, Sessions, task_error
+from .hosts import HostState, Sessions
+from .ledger import Ledger
 from .model import Inventory, Play, Playbook, Task, walk
 
 if TYPE_CHECKING:
     from .events import Bus
-    from .remote.link import BlobSource
     from .secrets import Secret
     from .variables import Variables
+
+#: What to do with the nodes' side of a run that is interrupted here (contracts 3).
+Decision = Literal["stop", "leave"]
+
+
+class Signalled(KeyboardInterrupt):
+    """A signal other than SIGINT asked the run to end. ``name`` is SIGTERM or SIGHUP."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def without_terminal(reason: BaseException) -> Decision:
+    """The decision when nobody can be asked: SIGHUP leaves the nodes' side running, everything else stops it."""
+    return "leave" if isinstance(reason, Signalled) and reason.name == "SIGHUP" else "stop"
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,11 @@ class DeployOptions:
     connect_password: Secret | None = None
     become_password: Secret | None = None
     reconnect: float = 600.0
+    #: Seconds to wait for a node's lock.
+    lock_wait: float = 0.0
+    #: Resume: tasks (by name or id) that were interrupted and are to run again, or to be left out.
+    rerun: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
 
     def plan(self) -> planning.PlanOptions:
         """The part that the planner needs."""
@@ -55,10 +71,11 @@ class DeployOptions:
 
 @dataclass
 class RunResult:
-    """How a run ended: the exit code of contracts 7 and the counts of each host."""
+    """How a run ended: the exit code of contracts 7, the counts of each host, and whether something is left to resume."""
 
     exit: int
     hosts: dict[str, dict[str, int]]
+    resumable: bool = False
 
 
 def deploy(
@@ -69,12 +86,16 @@ def deploy(
     *,
     sessions: Sessions | None = None,
     on_secret: Callable[[Secret], None] | None = None,
+    ledger: Ledger | None = None,
+    decide: Callable[[BaseException], Decision] = without_terminal,
 ) -> RunResult:
     """Run ``playbook``. Raises OpsError for what is wrong before anything is sent; task failures are in the result.
 
-    ``sessions`` may have begun to connect already; ``on_secret`` hears of every secret that the run fetches.
+    ``sessions`` may have begun to connect already; ``on_secret`` hears of every secret that the run fetches. A
+    ``ledger`` that knows segments already makes this a resume. ``decide`` says what happens on the nodes when the run
+    is interrupted here.
     """
-    return Run(playbook, inventory, options, bus, sessions, on_secret).go()
+    return Run(playbook, inventory, options, bus, sessions, on_secret, ledger, decide).go()
 
 
 class Run:
@@ -88,6 +109,8 @@ class Run:
         bus: Bus,
         sessions: Sessions | None = None,
         on_secret: Callable[[Secret], None] | None = None,
+        ledger: Ledger | None = None,
+        decide: Callable[[BaseException], Decision] = without_terminal,
     ) -> None:
         from .connect import open_sessions
         from .variables import Variables
@@ -96,49 +119,64 @@ class Run:
         self.inventory = inventory
         self.options = options
         self.bus = bus
+        self.ledger = ledger or Ledger()
+        self.resuming = bool(self.ledger.segments)
+        self.decide = decide
         self.sessions = sessions or open_sessions(options.host_key, options.reconnect)
-        self.sessions.on_wait = self._waiting
+        self.sessions.on_wait = self.waiting
         self.variables: Variables = Variables(playbook, inventory, options, on_secret)
         self.states: dict[str, HostState] = {}
         self.tasks: dict[str, Task] = {}
+        self.hosts: dict[int, list[str]] = {}
         self.began = time.monotonic()
         self.stopped: str | None = None
+        self.left = False
         self._number = 0
         self._lock = threading.Lock()
 
     def go(self) -> RunResult:
         """All plays, and the last event."""
+        from .playrun import PlayRun
+
         plays = self._plays()
-        hosts = {play.index: self.variables.hosts_of(play) for play in plays}
-        names = list(dict.fromkeys(name for some in hosts.values() for name in some))
+        self.hosts = {play.index: self.variables.hosts_of(play) for play in plays}
+        names = list(dict.fromkeys(name for some in self.hosts.values() for name in some))
         for name in names:
             host = self.variables.host(name)
             self.states[name] = HostState(host, self.variables.connection(host))
-        first = next((hosts[play.index] for play in plays if hosts[play.index]), [])
-        for name in first[: self.options.forks]:
-            self.sessions.prefetch(self.states[name].spec)
+        if not self.resuming:
+            first = next((self.hosts[play.index] for play in plays if self.hosts[play.index]), [])
+            for name in first[: self.options.forks]:
+                self.sessions.prefetch(self.states[name].spec)
         started = False
         try:
             for play in plays:
-                prepared = _Prepared(self, play, hosts[play.index])
+                current = PlayRun(self, play)
                 if not started:
                     # The first play is planned before the run exists: what is wrong there leaves no trace.
-                    prepared.plan()
+                    current.plan_first()
                     started = True
-                    total = sum(len(list(walk(one.nodes))) for one in plays)
-                    self.bus.emit("run_started", playbook=self.playbook.path, check=self.options.check, hosts=names, tasks=total)
-                prepared.run()
-                if self.stopped is not None:
+                    self._start(plays, names)
+                current.run()
+                if self.stopped is not None or self.left:
                     break
             if not started:
-                self.bus.emit("run_started", playbook=self.playbook.path, check=self.options.check, hosts=names, tasks=0)
-        except KeyboardInterrupt:
-            self.stop("interrupted")
+                started = True
+                self._start(plays, names)
+        except KeyboardInterrupt as exc:
             if not started:
                 raise
+            self.interrupt(exc)
         finally:
             self.sessions.close()
         return self._finish()
+
+    def _start(self, plays: list[Play], names: list[str]) -> None:
+        total = sum(len(list(walk(play.nodes))) for play in plays)
+        event: dict[str, Any] = {"playbook": self.playbook.path, "check": self.options.check, "hosts": names, "tasks": total}
+        if self.resuming:
+            event["resumed"] = True
+        self.bus.emit("run_started", **event)
 
     def _plays(self) -> list[Play]:
         plays = list(self.playbook.plays)
@@ -155,13 +193,13 @@ class Run:
                 hint=f"did you mean `{near[0]}`?" if near else "`--list-tasks` shows their names",
             )
         index, task_id = found
-        from dataclasses import replace
-
         return [
             replace(play, nodes=planning.drop_before(play.nodes, task_id)) if play.index == index else play
             for play in plays
             if play.index >= index
         ]
+
+    # -- for the parts of the run -------------------------------------------------------------------------------------
 
     def count(self) -> int:
         """A number that no other caller gets."""
@@ -169,321 +207,59 @@ class Run:
             self._number += 1
             return self._number
 
+    def waiting(self, host: str, what: str, seconds: float) -> None:
+        """Tell that a host waits, for what, and how long already."""
+        self.bus.emit("host_waiting", host=host, what=what, seconds=round(seconds, 1))
+
+    def interrupt(self, reason: BaseException) -> None:
+        """Somebody wants the run to end here: ask what happens on the nodes, and see to it."""
+        try:
+            decision = self.decide(reason)
+        except KeyboardInterrupt:
+            decision = "stop"
+        if decision == "leave":
+            self.left = True
+            self.sessions.close()
+        else:
+            self.stop(reason.name if isinstance(reason, Signalled) else "interrupted")
+
     def stop(self, why: str) -> None:
         """Stop everything that runs, on all hosts."""
-        self.stopped = why
+        self.stopped = self.stopped or why
         for session in self.sessions.all():
             try:
                 session.cancel(why)
             except (OpsError, OSError):
                 continue
 
-    def _waiting(self, host: str, what: str, seconds: float) -> None:
-        self.bus.emit("host_waiting", host=host, what=what, seconds=round(seconds, 1))
+    # -- the end ------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> RunResult:
         codes = []
         for state in self.states.values():
-            if state.unreachable:
-                codes.append(state.error.exit_code if state.error is not None else ConnectError.exit_code)
-            elif state.failed:
-                codes.append(state.error.exit_code if state.error is not None else 1)
+            if state.out:
+                codes.append(state.error.exit_code if state.error is not None else 3 if state.unreachable else 1)
             elif self.options.check and (state.counts["changed"] or state.counts["unknown"]):
                 codes.append(8)
         error = None
-        if self.stopped is not None:
+        resumable = bool(self.ledger.unfinished()) and self.stopped is None and not self.options.check
+        if self.stopped is not None or self.left:
+            error = self._interrupted()
             codes.append(Interrupted.exit_code)
-            error = Interrupted(f"the run was stopped: {self.stopped}").as_dict()
         code = worst_exit(codes)
         hosts = {name: dict(state.counts) for name, state in self.states.items()}
-        failed = self.stopped is not None or any(state.out for state in self.states.values())
+        failed = error is not None or any(state.out for state in self.states.values())
         event: dict[str, Any] = {"ok": not failed, "exit": code, "hosts": hosts}
         if error is not None:
-            event["error"] = error
+            event["error"] = error.as_dict()
         self.bus.emit("run_finished", **event, duration_s=round(time.monotonic() - self.began, 3))
-        return RunResult(code, hosts)
+        return RunResult(code, hosts, resumable or self.left)
+
+    def _interrupted(self) -> Interrupted:
+        if self.left:
+            hint = f"`opsctl deploy --resume {self.bus.run}` goes on watching it"
+            return Interrupted("left: what was started goes on on the nodes", hint=hint)
+        return Interrupted("stopped: nothing of this run goes on on the nodes", cause=self.stopped)
 
 
-class _Prepared:
-    """One play with its hosts, in batches."""
-
-    def __init__(self, run: Run, play: Play, hosts: Sequence[str]) -> None:
-        self.run_ = run
-        self.play = play
-        self.hosts = [name for name in hosts if not run.states[name].out]
-        self.planner: planning.Planner = run.variables.planner(play)
-        self.segments: dict[str, planning.Segment] = {}
-        self._recorders: dict[str, planning.Recorder] = {}
-        self.batches = list(batches(play, self.hosts))
-
-    def plan(self) -> None:
-        """Plan the first batch. Raises ConfigError."""
-        for name in self.batches[0] if self.batches else ():
-            self._segment(name, 0)
-
-    def _segment(self, name: str, batch: int) -> planning.Segment:
-        if name not in self.segments:
-            run = self.run_
-            state = run.states[name]
-            context = run.variables.context(self.play, state, self.hosts)
-            segment_id = f"{run.bus.run}/p{self.play.index}.b{batch}/{name}"
-            self.segments[name] = self.planner.segment(context, segment_id, run.bus.run)
-        return self.segments[name]
-
-    def recorder(self, host: str) -> planning.Recorder:
-        """What remembers the files that ``host`` asks for while it runs."""
-        return self._recorders.setdefault(host, planning.Recorder(self.run_.variables.files))
-
-    def blob_sources(self, host: str) -> Mapping[str, BlobSource]:
-        """The content that ``host`` may ask for, now or later."""
-        return _Blobs([self.segments[host].blobs, self.recorder(host).blobs])
-
-    def run(self) -> None:
-        """All batches; stops when too many hosts failed."""
-        run, play = self.run_, self.play
-        name = None if play.name is None else str(play.name)
-        run.bus.emit("play_started", play={"index": play.index, "name": name}, hosts=self.hosts)
-        for task in (*walk(play.nodes), *play.handlers):
-            run.tasks[task.id] = task
-        for index, hosts in enumerate(self.batches):
-            for host in list(hosts):
-                self._plan_late(host, index)
-            self._batch(index, [host for host in hosts if not run.states[host].out])
-            if run.stopped is not None or self._too_many(hosts):
-                break
-        run.bus.emit("play_finished", play={"index": play.index, "name": name})
-
-    def _plan_late(self, host: str, index: int) -> None:
-        """Plan a host when its turn comes; what is wrong then is that host's failure."""
-        state = self.run_.states[host]
-        try:
-            self._segment(host, index)
-        except OpsError as exc:
-            state.failed, state.error = True, exc
-            state.counts["failed"] += 1
-            task = {"id": f"p{self.play.index}", "name": "plan", "path": self.run_.playbook.path, "line": self.play.span.line}
-            self.run_.bus.emit(
-                "task_finished", host=host, task=task, outcome="failed", changed=False, duration_s=0.0, handler=False, error=exc.as_dict()
-            )
-
-    def _batch(self, index: int, hosts: list[str]) -> None:
-        run = self.run_
-        batch = Batch(hosts, lambda host, what: run._waiting(host, what, 0.0))
-        workers = max(1, min(run.options.forks, len(hosts)))
-        if self._agree():
-            # Hosts that wait for each other must all be under way.
-            workers = max(1, len(hosts))
-        with ThreadPoolExecutor(workers, thread_name_prefix="opsctl-host") as pool:
-            futures = [pool.submit(_HostRun(run, self, batch, host).go) for host in hosts]
-            try:
-                wait(futures)
-            except KeyboardInterrupt:
-                run.stop("interrupted")
-                wait(futures, timeout=30)
-            for future in futures:
-                if future.done():
-                    future.result()
-
-    def _agree(self) -> bool:
-        return any(task.run_once is not False or task.any_errors_fatal for task in walk(self.play.nodes))
-
-    def _too_many(self, hosts: Sequence[str]) -> bool:
-        """Whether so many of a batch failed that the play ends (`max_fail_percentage`, `any_errors_fatal`)."""
-        states = self.run_.states
-        bad = sum(states[host].out for host in hosts)
-        if self.play.any_errors_fatal and bad:
-            limit = 0.0
-        elif self.play.max_fail_percentage is not None:
-            limit = float(self.play.max_fail_percentage)
-        else:
-            # Without a limit a batch whose hosts all failed ends a `serial` play, as in Ansible.
-            limit = 99.999 if self.play.serial else 100.0
-        if hosts and 100.0 * bad / len(hosts) > limit:
-            for host in self.hosts:
-                if not states[host].out and self.play.any_errors_fatal:
-                    states[host].failed = True
-            return True
-        return False
-
-
-class _Blobs(Mapping[str, "BlobSource"]):
-    """Files by the hash of their content, from tables that may still grow."""
-
-    def __init__(self, tables: Sequence[Mapping[str, str]]) -> None:
-        self._tables = tables
-
-    def __getitem__(self, sha: str) -> BlobSource:
-        from .remote.session import FileBlob
-
-        for table in self._tables:
-            if sha in table:
-                return FileBlob.of(Path(table[sha]))
-        raise KeyError(sha)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({sha for table in self._tables for sha in table})
-
-    def __len__(self) -> int:
-        return len(set(self))
-
-
-def batches(play: Play, hosts: Sequence[str]) -> list[list[str]]:
-    """The hosts of a play in the batches of `serial`: numbers, percentages, or a list of them (the last one repeats)."""
-    if not play.serial:
-        return [list(hosts)] if hosts else []
-    out: list[list[str]] = []
-    rest = list(hosts)
-    sizes = list(play.serial)
-    while rest:
-        raw = sizes.pop(0) if len(sizes) > 1 else sizes[0]
-        text = str(raw).strip()
-        size = int(len(hosts) * float(text[:-1]) / 100) if text.endswith("%") else int(text)
-        size = max(1, size)
-        out.append(rest[:size])
-        rest = rest[size:]
-    return out
-
-
-class _HostRun:
-    """One host's way through a batch."""
-
-    def __init__(self, run: Run, prepared: _Prepared, batch: Batch, host: str) -> None:
-        self.run = run
-        self.prepared = prepared
-        self.batch = batch
-        self.host = host
-        self.state = run.states[host]
-        self.emit: Callable[..., Any] = run.bus.emit
-
-    def go(self) -> None:
-        """The host's segment, to its end or until the host is lost."""
-        try:
-            self._segment()
-        except ConnectError as exc:
-            self._lost(exc)
-        except OpsError as exc:
-            self.state.failed, self.state.error = True, exc
-            self.emit("host_unreachable", host=self.host, error=exc.as_dict())
-        finally:
-            self.batch.leave(self.host, self.state.out)
-
-    def _segment(self) -> None:
-        from .connect import run_raw_first
-
-        if self.run.stopped is not None:
-            return
-        segment = self.prepared.segments[self.host]
-        began = time.monotonic()
-        known = self.state.session is not None
-        session = self.run.sessions.get(self.state)
-        session, body = run_raw_first(self, session, segment)
-        if not known:
-            self.emit("host_connected", host=self.host, duration_s=round(time.monotonic() - began, 3))
-        secret = self.state.spec.become_password or self.run.options.become_password
-        if secret is not None:
-            body = {**body, "become_password": secret.reveal()}
-        blobs = self.prepared.blob_sources(self.host)
-        answers = Answers(self.run, self.prepared, self.batch, self.state)
-        done = session.run_segment(body, blobs=blobs, on_event=self._event, on_output=self._output, on_ask=answers.answer)
-        if done.get("error"):
-            raise OpsError(done["error"]["what"], cause=done["error"].get("cause"), host=self.host)
-        if not done.get("ok"):
-            self.state.failed = True
-        if done.get("pending_handlers"):
-            self.emit("handlers_pending", host=self.host, handlers=self._handler_names(done["pending_handlers"]))
-
-    def _handler_names(self, ids: Sequence[str]) -> list[str]:
-        return [str(self.run.tasks[one].name) if one in self.run.tasks else one for one in ids]
-
-    def _lost(self, exc: ConnectError) -> None:
-        self.state.unreachable, self.state.error = True, exc
-        self.state.counts["unreachable"] += 1
-        self.emit("host_unreachable", host=self.host, error=exc.as_dict())
-
-    # -- what the node says ---------------------------------------------------------------------------------------------
-
-    def _event(self, ev: dict[str, Any]) -> None:
-        kind = ev.get("ev")
-        if kind == "finished":
-            self._finished(ev)
-        elif kind == "started":
-            self.emit("task_started", host=self.host, task=self._task(ev))
-        elif kind == "facts":
-            if ev.get("error"):
-                self.state.error = OpsError(ev["error"].get("what", "no facts"), host=self.host)
-                self.emit("warning", host=self.host, message=f"{ev['error'].get('what')}: {ev['error'].get('cause', '')}")
-            else:
-                self.state.facts = ev["facts"]
-                self.emit("host_facts", host=self.host, duration_s=ev.get("duration_s", 0.0))
-
-    def _output(self, task: str, stream: str, text: str) -> None:
-        found = self.run.tasks.get(task)
-        if found is not None and found.no_log is not False:
-            return
-        shown = self._task({"task": task})
-        if stream == "progress":
-            self.emit("task_progress", host=self.host, task=shown, text=text)
-        else:
-            self.emit("task_output", host=self.host, task=shown, stream=stream, text=text)
-
-    def _task(self, ev: Mapping[str, Any]) -> dict[str, Any]:
-        task = self.run.tasks.get(ev["task"])
-        if task is None:
-            return {"id": ev["task"], "name": ev.get("name"), "path": None, "line": None}
-        name = ev.get("name") or (str(task.name) if task.name is not None else None)
-        where = {"path": task.span.file, "line": task.span.line}
-        return {"id": task.id, "name": name or task.kind, "kind": task.kind, **where}
-
-    def _finished(self, ev: dict[str, Any]) -> None:
-        task = self.run.tasks.get(ev["task"])
-        outcome = ev["outcome"]
-        self._remember(task, ev)
-        self.state.counts[outcome] += 1
-        out: dict[str, Any] = {
-            "host": self.host,
-            "task": self._task(ev),
-            "outcome": outcome,
-            "changed": ev["changed"],
-            "duration_s": ev["duration_s"],
-            "handler": bool(ev.get("handler")),
-        }
-        for key in ("result", "items", "diff", "reason"):
-            if ev.get(key) is not None:
-                out[key] = ev[key]
-        if outcome in ("failed", "rescued", "ignored"):
-            out["error"] = task_error(ev)
-        if task is not None and task.no_log is not False:
-            censor(out)
-        self.emit("task_finished", **out)
-
-    def _remember(self, task: Task | None, ev: Mapping[str, Any]) -> None:
-        """Keep what later plays, other hosts and `run_once` need to know."""
-        known = self.state.set
-        label = f"`{task.name}`" if task is not None and task.name is not None else ev["task"]
-        unknown = ev["outcome"] == "unknown" or ev.get("pending")
-        if task is not None and task.register:
-            known[task.register] = Unknown(label) if unknown else ev.get("result")
-        if ev.get("facts"):
-            self.state.facts = ev["facts"]
-        known.update(ev.get("set") or {})
-        if task is not None and task.run_once is not False:
-            answer = {
-                "set": ev.get("set") or {},
-                "failed": ev["outcome"] in ("failed", "rescued"),
-                "unknown": bool(unknown),
-            }
-            if "result" in ev:
-                answer["value"] = ev["result"]
-            self.batch.done(task.id, self.host, answer)
-
-
-def censor(event: dict[str, Any]) -> None:
-    """`no_log`: what happened stays, what it was about goes."""
-    text = "hidden: the task has `no_log: true`"
-    for key in ("result", "items", "diff", "reason"):
-        if key in event:
-            event[key] = {"censored": text} if key == "result" else None
-            if event[key] is None:
-                del event[key]
-    if "error" in event:
-        event["error"] = {"what": "the task failed", "cause": text}
+__all__ = ["ConnectError", "DeployOptions", "Decision", "Run", "RunResult", "Signalled", "deploy", "without_terminal"]

@@ -66,6 +66,8 @@ class Segment:
     body: dict[str, Any]
     blobs: Mapping[str, str]
     hash: str
+    #: Of each task in the order of the text: id, name, hash of what is sent.
+    tasks: tuple[tuple[str, str, str], ...] = ()
 
 
 class Recorder:
@@ -242,9 +244,10 @@ class _Builder:
             body["scope"] = self._scope_wire()
         if self.blobs:
             body["blobs"] = self.blobs
-        text = json.dumps(body, sort_keys=True, ensure_ascii=False)
-        body["hash"] = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        return Segment(body, self.files.blobs, body["hash"])
+        tasks = tuple(_print(task) for task in _wire_tasks([*nodes, *handlers]))
+        rest = {key: value for key, value in body.items() if key not in ("id", "run", "nodes", "handlers")}
+        body["hash"] = _digest([rest, [task[2] for task in tasks]])
+        return Segment(body, self.files.blobs, body["hash"], tasks)
 
     def _scope_wire(self) -> dict[str, Any]:
         def part(layer: Mapping[str, Any]) -> dict[str, Any]:
@@ -330,6 +333,24 @@ def prepared(kind: Kind, args: dict[str, Any], files: Files) -> dict[str, Any]:
     if template is not None:
         args["content"] = Document(template["source"], [template["name"], 0, 0], template["options"])
     return args
+
+
+def _wire_tasks(nodes: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for node in nodes:
+        if "block" in node:
+            for part in ("block", "rescue", "always"):
+                yield from _wire_tasks(node.get(part) or ())
+        elif "id" in node:
+            yield node
+
+
+def _print(task: dict[str, Any]) -> tuple[str, str, str]:
+    return task["id"], str(task.get("name") or task["kind"]), _digest(task)[:16]
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class _TaskBuilder:

@@ -107,6 +107,7 @@ class RunStarted(Base):
     check: bool
     hosts: list[str]
     tasks: int
+    resumed: NotRequired[bool]
 
 
 class PlayStarted(Base):
@@ -191,6 +192,14 @@ class HostUnreachable(Base):
     error: Error
 
 
+class HostFailed(Base):
+    """A host takes no further part for a reason that is no task's: its lock is held, its agent failed, ..."""
+
+    event: Literal["host_failed"]
+    host: str
+    error: Error
+
+
 class HostWaiting(Base):
     """A host has waited `seconds` for `what`."""
 
@@ -260,6 +269,7 @@ AnyEvent = (
     | TaskOutput
     | TaskFinished
     | HostUnreachable
+    | HostFailed
     | HostWaiting
     | HandlersPending
     | WarningEvent

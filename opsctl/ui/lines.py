@@ -143,6 +143,10 @@ class Lines:
         yield self._host(event, self._style.red("unreachable"))
         yield from unreachable(event, self._style)
 
+    def _host_failed(self, event: Event) -> Iterator[str]:
+        yield self._host(event, self._style.red("failed"))
+        yield from unreachable(event, self._style)
+
     def _handlers_pending(self, event: Event) -> Iterator[str]:
         if self._verbosity >= 0 and not self._state.check:
             names = ", ".join(clean(name) for name in event.get("handlers", ()))

@@ -211,6 +211,8 @@ class Live:
             self._say(*unreachable(event, self._style), "")
         self._settle()
 
+    _host_failed = _host_unreachable
+
     def _handlers_pending(self, event: Event) -> None:
         if self._verbosity >= 0 and not self._state.check:
             names = ", ".join(clean(name) for name in event.get("handlers", ()))

@@ -35,7 +35,7 @@ class Plan:
         name = event.get("event")
         if name == "task_finished":
             self._tasks.setdefault(event["host"], []).append(event)
-        elif name == "host_unreachable":
+        elif name in ("host_unreachable", "host_failed"):
             self._errors[event["host"]] = event
         elif name == "handlers_pending":
             self._pending.setdefault(event["host"], []).append(event)

@@ -118,6 +118,11 @@ class RunState:
         host.phase = "unreachable"
         host.now("unreachable", ts, clean(event.get("error", {}).get("what", "")))
 
+    def _host_failed(self, event: Event, ts: float) -> None:
+        host = self.host(event["host"], ts)
+        host.phase = "failed"
+        host.now("failed", ts, clean(event.get("error", {}).get("what", "")))
+
     def _play_finished(self, event: Event, ts: float) -> None:
         for name in self.play_hosts:
             host = self.host(name, ts)

@@ -1,0 +1,330 @@
+"""One host's way through a batch: its segment over its session, and what the node says about it.
+
+A lost link is the session's business. An agent that dies (killed, node rebooted) is handled here: what was done is not
+done again, kinds that describe a state are looked at again, and a command that was under way is the user's decision
+(contracts 3).
+"""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .agent.expr import Unknown
+from .asks import Answers
+from .batch import Batch
+from .errors import ConnectError, Interrupted, LockHeld, OpsError, TaskFailed, UsageError
+from .hosts import HostState, task_error
+from .model import Task
+
+if TYPE_CHECKING:
+    from .executor import Run
+    from .ledger import SegmentRecord
+    from .playrun import PlayRun
+    from .plan import Segment
+
+Body = dict[str, Any]
+
+#: Kinds whose effect cannot be seen: whether an interrupted one has done its work, nobody can tell.
+OPAQUE = frozenset({"command", "shell", "script", "raw"})
+#: How often a segment is taken up again after its agent died.
+LIVES = 5
+
+
+class HostRun:
+    """One host in one batch of one play."""
+
+    def __init__(self, play: PlayRun, batch: Batch, host: str) -> None:
+        self.play = play
+        self.run: Run = play.owner
+        self.batch = batch
+        self.host = host
+        self.state: HostState = self.run.states[host]
+        self.segment: Segment = play.segments[host]
+        self.past: list[Body] = []  # the node's events before the agent of now
+        self.record: SegmentRecord | None = None
+
+    def go(self) -> None:
+        """The host's segment, to its end or until the host is lost."""
+        try:
+            if self.run.stopped is None and not self.run.left:
+                self._segment()
+        except ConnectError as exc:
+            if not self.run.left:
+                self._lost(exc)
+        except OpsError as exc:
+            self.state.failed, self.state.error = True, exc
+            if exc.host is None:
+                exc.host = self.host
+            self.run.bus.emit("host_failed", host=self.host, error=exc.as_dict())
+        finally:
+            self.batch.leave(self.host, self.state.out)
+
+    def _lost(self, exc: ConnectError) -> None:
+        self.state.unreachable, self.state.error = True, exc
+        self.state.counts["unreachable"] += 1
+        self.run.bus.emit("host_unreachable", host=self.host, error=exc.as_dict())
+
+    # -- the segment --------------------------------------------------------------------------------------------------
+
+    def _segment(self) -> None:
+        from .remote.session import AgentDied
+
+        for life in range(LIVES):
+            segment_id = self.segment.body["id"] + (f"~{life}" if life else "")
+            record = self.run.ledger.segments.get(segment_id)
+            if record is not None:
+                self._same_plan(record)
+                for body in record.events:
+                    self._said(body, again=True)
+                later = f"{self.segment.body['id']}~{life + 1}" in self.run.ledger.segments
+                if later:
+                    self.past += record.events
+                    continue
+                if record.finished:
+                    self._ended(record.events[-1])
+                    return
+            self.record = record or self.run.ledger.sent(segment_id, self.segment.hash, self.segment.tasks)
+            try:
+                self._ended(self._follow(segment_id))
+                return
+            except AgentDied as exc:
+                self.past += self.record.events
+                self._choose(exc)
+        raise TaskFailed(f"the agent on {self.host} died {LIVES} times", hint="`opsctl diagnose` looks at the node", host=self.host)
+
+    def _follow(self, segment_id: str) -> Body:
+        from .connect import run_raw_first
+
+        run, state = self.run, self.state
+        began = time.monotonic()
+        fresh = state.session is None
+        assert self.record is not None
+        body = {**self.segment.body, "id": segment_id, **self._around()}
+        session = run.sessions.get(state)
+        if not self.record.events and not self.past:
+            session, body = run_raw_first(self, session, body)
+        if fresh:
+            run.bus.emit("host_connected", host=self.host, duration_s=round(time.monotonic() - began, 3))
+        if self.past:
+            body["replay"] = self._replay()
+        answers = Answers(run, self.play, self.batch, state)
+        return session.run_segment(
+            body,
+            blobs=self.play.blob_sources(self.host),
+            on_event=self._event,
+            on_output=self._output,
+            on_ask=answers.answer,
+            from_seq=len(self.record.events),
+        )
+
+    def _around(self) -> Body:
+        """What goes with every segment and is no part of its plan."""
+        run, spec = self.run, self.state.spec
+        out: Body = {}
+        if not run.options.check:
+            out["lock"] = {
+                "run": run.bus.run,
+                "who": f"{_user()}@{socket.gethostname()}",
+                "since": time.time(),
+                "why": f"deploy {run.playbook.path}",
+            }
+            out["lock_wait"] = run.options.lock_wait
+            out["more"] = self.play.more(self.host)
+        if self.play.play.handlers:
+            import os
+
+            out["project"] = os.path.basename(run.playbook.path)
+        if spec.become_password is not None:
+            out["become_password"] = spec.become_password.reveal()
+        return out
+
+    def _same_plan(self, record: SegmentRecord) -> None:
+        """Raises UsageError with the first difference if what is planned now is not what was begun."""
+        if record.hash == self.segment.hash:
+            return
+        difference = "variables of the host or options of the run"
+        for old, new in zip([*record.tasks, None], [*self.segment.tasks, None], strict=False):
+            if old != new:
+                one = new or old
+                assert one is not None
+                task = self.run.tasks.get(one[0])
+                where = f" ({task.span.file}:{task.span.line})" if task is not None else ""
+                what = "is new" if old is None else "is gone" if new is None else "is not what it was"
+                difference = f"task `{one[1]}`{where} {what}"
+                break
+        raise UsageError(
+            f"run {self.run.bus.run} cannot be resumed on {self.host}: the plan has changed",
+            cause=f"first difference: {difference}",
+            hint="deploy again: what is true already changes nothing",
+        )
+
+    def _replay(self) -> dict[str, list[Body]]:
+        """The results that the new agent takes over, by task, in their order."""
+        out: dict[str, list[Body]] = {}
+        for body in self.past:
+            if body.get("ev") == "finished" and body.get("outcome") != "unknown":
+                out.setdefault(body["task"], []).append(body)
+        return out
+
+    def _choose(self, died: OpsError) -> None:
+        """After an agent's death: go on by itself if that is safe, else raise with the choice there is."""
+        started = {body["task"] for body in self.past if body.get("ev") == "started"}
+        done = {body["task"] for body in self.past if body.get("ev") == "finished"}
+        for task_id in started - done:
+            task = self.run.tasks.get(task_id)
+            name = str(task.name) if task is not None and task.name is not None else task_id
+            if task is None or task.kind not in OPAQUE or {"creates", "removes"} & set(task.args):
+                continue
+            if {name, task_id} & set(self.run.options.rerun):
+                continue
+            if {name, task_id} & set(self.run.options.skip):
+                self.past.append({"ev": "finished", "task": task_id, "outcome": "skipped", "changed": False, "duration_s": 0.0})
+                continue
+            reason = "interrupted: its agent ended, and whether it has done its work cannot be seen"
+            self._finished({"task": task_id, "outcome": "unknown", "changed": False, "duration_s": 0.0, "reason": reason})
+            raise TaskFailed(
+                f"`{name}` on {self.host} was interrupted",
+                cause=died.cause,
+                hint=f"look at the node, then `opsctl deploy --resume {self.run.bus.run} --rerun '{name}'` runs it again, "
+                f"`--skip '{name}'` goes on without it",
+                span=task.span,
+                host=self.host,
+            )
+        self.run.bus.emit("warning", host=self.host, message=f"{died.what}: {died.cause}; what is left is taken up again")
+
+    def _ended(self, done: Body) -> None:
+        if done.get("locked"):
+            raise self._locked(done["locked"])
+        if done.get("error"):
+            raise OpsError(done["error"]["what"], cause=done["error"].get("cause"), host=self.host)
+        if done.get("cancelled"):
+            self.state.failed = True
+            if self.run.stopped is None:
+                raise Interrupted(f"the run was stopped on {self.host}", cause=done["cancelled"], host=self.host)
+        if not done.get("ok"):
+            self.state.failed = True
+        if done.get("pending_handlers"):
+            names = [str(self.run.tasks[one].name) if one in self.run.tasks else one for one in done["pending_handlers"]]
+            self.run.bus.emit("handlers_pending", host=self.host, handlers=names)
+
+    def _locked(self, holder: Mapping[str, Any]) -> LockHeld:
+        since = holder.get("since")
+        when = ""
+        if isinstance(since, (int, float)):
+            ago = max(0, int(time.time() - since))
+            when = f" since {time.strftime('%H:%M:%S', time.localtime(since))} ({ago // 60} min {ago % 60} s ago)"
+        return LockHeld(
+            f"{self.host} is held by another run",
+            cause=f"run {holder.get('run')} by {holder.get('who', 'somebody')}{when}: {holder.get('why', 'no reason given')}",
+            hint=f"`--lock-wait 600` waits for it; `opsctl node unlock {self.host}` stops it",
+            host=self.host,
+        )
+
+    # -- what the node says ---------------------------------------------------------------------------------------------
+
+    def _event(self, body: Body) -> None:
+        assert self.record is not None
+        self.run.ledger.event(self.record.id, body)
+        self._said(body)
+
+    def _said(self, body: Body, again: bool = False) -> None:
+        """An event of the node; ``again`` when it was told to the world before (resume)."""
+        kind = body.get("ev")
+        emit = (lambda *_, **__: None) if again else self.run.bus.emit
+        if kind == "finished":
+            self._finished(body, again)
+        elif kind == "started":
+            emit("task_started", host=self.host, task=self._task(body))
+        elif kind == "facts":
+            if body.get("error"):
+                error = task_error(body)
+                self.state.error = OpsError(error["what"], cause=error.get("cause"), host=self.host)
+                emit("host_failed", host=self.host, error=self.state.error.as_dict())
+            else:
+                self.state.facts = body["facts"]
+                emit("host_facts", host=self.host, duration_s=body.get("duration_s", 0.0))
+        elif kind == "owed":
+            emit("handlers_pending", host=self.host, handlers=[body["name"]], since=body.get("run"))
+        elif kind == "warning":
+            emit("warning", host=self.host, message=body["message"])
+        elif kind == "waiting":
+            holder = body.get("holder") or {}
+            what = f"{body['what']}, held by run {holder.get('run')} of {holder.get('who')}"
+            emit("host_waiting", host=self.host, what=what, seconds=body.get("seconds", 0.0))
+
+    def _output(self, task: str, stream: str, text: str) -> None:
+        found = self.run.tasks.get(task)
+        if found is not None and found.no_log is not False:
+            return
+        shown = self._task({"task": task})
+        if stream == "progress":
+            self.run.bus.emit("task_progress", host=self.host, task=shown, text=text)
+        else:
+            self.run.bus.emit("task_output", host=self.host, task=shown, stream=stream, text=text)
+
+    def _task(self, body: Mapping[str, Any]) -> Body:
+        task = self.run.tasks.get(body["task"])
+        if task is None:
+            return {"id": body["task"], "name": body.get("name") or body["task"], "path": None, "line": None}
+        name = body.get("name") or (str(task.name) if task.name is not None else task.kind)
+        return {"id": task.id, "name": name, "path": task.span.file, "line": task.span.line}
+
+    def _finished(self, body: Body, again: bool = False) -> None:
+        task = self.run.tasks.get(body["task"])
+        outcome = body["outcome"]
+        self._remember(task, body)
+        self.state.counts[outcome] += 1
+        if again:
+            return
+        out: Body = {
+            "host": self.host,
+            "task": self._task(body),
+            "outcome": outcome,
+            "changed": body["changed"],
+            "duration_s": body["duration_s"],
+            "handler": bool(body.get("handler")),
+        }
+        out.update({key: body[key] for key in ("result", "items", "diff", "reason") if body.get(key) is not None})
+        if outcome in ("failed", "rescued", "ignored"):
+            out["error"] = task_error(body)
+        if task is not None and task.no_log is not False:
+            censor(out)
+        self.run.bus.emit("task_finished", **out)
+
+    def _remember(self, task: Task | None, body: Mapping[str, Any]) -> None:
+        """Keep what later plays, other hosts and `run_once` need to know."""
+        known = self.state.set
+        unknown = body["outcome"] == "unknown" or bool(body.get("pending"))
+        if task is not None and task.register:
+            label = f"`{task.name}`" if task.name is not None else task.id
+            known[task.register] = Unknown(label) if unknown else body.get("result")
+        if body.get("facts"):
+            self.state.facts = body["facts"]
+        known.update(body.get("set") or {})
+        if task is not None and task.run_once is not False:
+            answer: Body = {"set": body.get("set") or {}, "failed": body["outcome"] in ("failed", "rescued"), "unknown": unknown}
+            if "result" in body:
+                answer["value"] = body["result"]
+            self.batch.done(task.id, self.host, answer)
+
+
+def censor(event: Body) -> None:
+    """`no_log`: what happened stays, what it was about goes."""
+    text = "hidden: the task has `no_log: true`"
+    for key in ("items", "diff", "reason"):
+        event.pop(key, None)
+    if "result" in event:
+        event["result"] = {"censored": text}
+    if "error" in event:
+        event["error"] = {"what": "the task failed", "cause": text}
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
