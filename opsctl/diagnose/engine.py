@@ -7,6 +7,7 @@ because a healthy server prints them on every line.
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -26,7 +27,7 @@ class _Hyperscan:
     name = "hyperscan"
 
     def __init__(self, texts: Sequence[bytes], frequent: frozenset[int]) -> None:
-        import hyperscan
+        hyperscan = importlib.import_module("hyperscan")
 
         self._db = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
         flags = [hyperscan.HS_FLAG_SINGLEMATCH if n in frequent else 0 for n in range(len(texts))]
@@ -55,7 +56,7 @@ class _Re2:
     name = "google-re2"
 
     def __init__(self, texts: Sequence[bytes], frequent: frozenset[int]) -> None:
-        import re2
+        re2 = importlib.import_module("re2")
 
         options = re2.Options()
         options.encoding = re2.Options.Encoding.LATIN1

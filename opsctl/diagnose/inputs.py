@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import importlib
 import sys
 import zlib
 from collections.abc import Iterator
@@ -87,7 +88,7 @@ def _gunzip(first: bytes, file: BinaryIO) -> Iterator[bytes]:
 
 def _unzstd(first: bytes, file: BinaryIO, name: str) -> Iterator[bytes]:
     try:
-        import zstandard
+        zstandard = importlib.import_module("zstandard")
     except ImportError:
         raise InputUnreadable(
             f"{name} is compressed with zstd",

@@ -92,9 +92,9 @@ class _Scan:
         position = 0
         number = self._line  # lines before `position`
         if number < EDGE:
-            position, number = self._feed_while(block, position, number, lambda n: n < EDGE)
+            position, number = self._feed_while(block, position, number, EDGE)
         found = self._find(block)
-        position, number = self._feed_while(block, position, number, lambda n: False)
+        position, number = self._feed_while(block, position, number, 0)
         for offset, index in found:
             if offset < position:
                 continue
@@ -104,15 +104,15 @@ class _Scan:
             self._life(block, position, start, number)
             number += block.count(b"\n", position, start)
             self._before(block, start, number, position)
-            position, number = self._feed_while(block, start, number, lambda n, stop=number + 1: n < stop)
+            position, number = self._feed_while(block, start, number, number + 1)
         self._life(block, position, len(block), number)
         self._line = number + block.count(b"\n", position)
         self._keep_tail(block)
 
-    def _feed_while(self, block: bytes, position: int, number: int, more: Callable[[int], bool]) -> tuple[int, int]:
-        """Read lines from ``position`` as long as ``more`` says or a traceback is open."""
+    def _feed_while(self, block: bytes, position: int, number: int, until: int) -> tuple[int, int]:
+        """Read lines from ``position`` up to line ``until``, and on as long as a traceback is open."""
         size = len(block)
-        while position < size and (more(number) or self._reader.busy):
+        while position < size and (number < until or self._reader.busy):
             end = block.find(b"\n", position)
             stop = size if end < 0 else end
             number += 1

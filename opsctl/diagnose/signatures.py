@@ -225,14 +225,14 @@ def _lint_one(path: Path, node: yaml.Node, seen: dict[str, Span]) -> list[Config
     for required in ("id", "component", "title", "cause", "fix"):
         if required not in values and not (required in {"cause", "fix"} and _scalar(values.get("role")) == "noise"):
             wrong(f"a signature needs `{required}`", node)
-    name = _scalar(values.get("id"))
-    if name is not None:
+    own = _scalar(values.get("id"))
+    if own is not None:
         at = values["id"]
-        if not _ID.match(name):
-            wrong(f"`{name}` is not a valid id", at, "lower-case words joined by `-` or `.`")
-        if name in seen:
-            wrong(f"duplicate signature `{name}`", at, f"first defined at {seen[name]}")
-        seen[name] = _span(path, at)
+        if not _ID.match(own):
+            wrong(f"`{own}` is not a valid id", at, "lower-case words joined by `-` or `.`")
+        if own in seen:
+            wrong(f"duplicate signature `{own}`", at, f"first defined at {seen[own]}")
+        seen[own] = _span(path, at)
     for field, allowed in (("role", ROLES), ("severity", SEVERITIES)):
         value = values.get(field)
         text = _scalar(value)
@@ -243,7 +243,7 @@ def _lint_one(path: Path, node: yaml.Node, seen: dict[str, Span]) -> list[Config
         and _scalar(values.get("alone")) != "false"
     ):
         wrong(
-            f"signature `{name}` can never match",
+            f"signature `{own}` can never match",
             node,
             "give it `literals`, `regexes` or `last_line`, or `alone: false` if only probes report it",
         )

@@ -157,7 +157,7 @@ def _fault(analysis: Analysis) -> Fault | None:
     fresh = [f for f in candidates if not f.passed]
     if not fresh and analysis.faults and not _dead(analysis) and all(f.passed for f in analysis.faults):
         return None
-    return (fresh or candidates or [None])[0]
+    return next(iter(fresh or candidates), None)
 
 
 def _dead(analysis: Analysis) -> bool:
