@@ -21,7 +21,7 @@ def bare(name: Any) -> str:
     text = str(name)
     for prefix in PREFIXES:
         if text.startswith(prefix):
-            return text[len(prefix):]
+            return text[len(prefix) :]
     return text
 
 
@@ -72,8 +72,11 @@ def written_args(kind: Any, value: Any, span: Span, extra: Any = None) -> Map:
             raise located(bad, Map(span), span) from None
         out = _placed(parsed, text, span)
     else:
-        raise ConfigError(f"`{kind.name}` takes a mapping of arguments, not {show(value)}", span=span,
-                          hint="write one `argument: value` a line, indented below it")
+        raise ConfigError(
+            f"`{kind.name}` takes a mapping of arguments, not {show(value)}",
+            span=span,
+            hint="write one `argument: value` a line, indented below it",
+        )
     if extra:
         out = _merged(kind, out, extra)
     return out
@@ -100,10 +103,14 @@ def _merged(kind: Any, own: Map, extra: Mapping[Any, Any]) -> Map:
     for source in (own, extra):
         for key, value in source.items():
             if key in out:
-                raise ConfigError(f"`{kind.name}` is given `{key}` twice", span=key_span(extra, key),
-                                  hint="keep it in one place: with the task kind, or in `args`")
-            out.put(key, value, key_span(source, key, own.span) or own.span,
-                    value_span(source, key, own.span) or own.span)
+                raise ConfigError(
+                    f"`{kind.name}` is given `{key}` twice",
+                    span=key_span(extra, key),
+                    hint="keep it in one place: with the task kind, or in `args`",
+                )
+            out.put(
+                key, value, key_span(source, key, own.span) or own.span, value_span(source, key, own.span) or own.span
+            )
     return out
 
 
@@ -119,8 +126,14 @@ def check_args(kind: Any, args: Map, span: Span) -> None:
         raise located(bad, args, span, kind) from None
 
 
-def validate_args(kind: Any, args: Mapping[str, Any], span: Span, *, later: Collection[str] = (),
-                  written: Mapping[Any, Any] | None = None) -> dict[str, Any]:
+def validate_args(
+    kind: Any,
+    args: Mapping[str, Any],
+    span: Span,
+    *,
+    later: Collection[str] = (),
+    written: Mapping[Any, Any] | None = None,
+) -> dict[str, Any]:
     """Evaluated arguments as the complete wire arguments (`Kind.validate`); a ConfigError at the argument else.
 
     ``later`` names arguments that are evaluated on the node. ``written`` are the arguments as they stand in the
@@ -143,8 +156,11 @@ def located(bad: Any, args: Mapping[Any, Any], span: Span, kind: Any = None) -> 
         if name is not None:
             key = _written_as(name, args, kind)
             if key is not None:
-                is_name = "has no argument" in problem.what or "is not supported" in problem.what \
+                is_name = (
+                    "has no argument" in problem.what
+                    or "is not supported" in problem.what
                     or "the same argument" in problem.what
+                )
                 place = (key_span if is_name else value_span)(args, key, span) or span
         hint = problem.hint or (f"docs/reference/tasks/{kind.name}.md describes its arguments" if kind else None)
         errors.append(ConfigError(problem.what, span=place, hint=hint))

@@ -85,11 +85,23 @@ class _Lazy:
         from jinja2.bccache import Bucket
 
         # Environment options change the code that is generated.
-        options = repr((__version__, environment.trim_blocks, environment.lstrip_blocks, environment.newline_sequence,
-                        environment.keep_trailing_newline, environment.variable_start_string,
-                        environment.variable_end_string, environment.block_start_string, environment.block_end_string,
-                        environment.comment_start_string, environment.comment_end_string, sorted(environment.filters),
-                        sorted(environment.tests)))
+        options = repr(
+            (
+                __version__,
+                environment.trim_blocks,
+                environment.lstrip_blocks,
+                environment.newline_sequence,
+                environment.keep_trailing_newline,
+                environment.variable_start_string,
+                environment.variable_end_string,
+                environment.block_start_string,
+                environment.block_end_string,
+                environment.comment_start_string,
+                environment.comment_end_string,
+                sorted(environment.filters),
+                sorted(environment.tests),
+            )
+        )
         digest = hashlib.sha256()
         for part in (options, name, source):
             digest.update(part.encode("utf-8", "surrogatepass") + b"\0")

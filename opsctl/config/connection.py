@@ -120,14 +120,18 @@ def check_variables(values: Mapping[str, Any]) -> list[ConfigError]:
             hint = "hosts are reached over ssh, or run locally"
         if hint is None:
             hint = did_you_mean(name, _KNOWN) or "name your own variables without `ansible_` and `opsctl_`"
-        what = "is not supported" if name in REFUSED_VARIABLES or _OTHER_SYSTEMS.match(name) else \
-            "is no connection variable"
+        what = (
+            "is not supported"
+            if name in REFUSED_VARIABLES or _OTHER_SYSTEMS.match(name)
+            else "is no connection variable"
+        )
         out.append(ConfigError(f"`{name}` {what}", span=key_span(values, name), hint=hint))
     return out
 
 
-def connection_of(host: Host, render: Render | None = None, *, values: Mapping[str, Any] | None = None
-                  ) -> ConnectionSpec:
+def connection_of(
+    host: Host, render: Render | None = None, *, values: Mapping[str, Any] | None = None
+) -> ConnectionSpec:
     """How ``host`` is reached. ``values`` are its variables (default: the inventory's); ``render`` evaluates
     templates and secrets in them. Raises ConfigError for refused variables and for values that make no sense."""
     given = host.vars if values is None else values
@@ -224,8 +228,12 @@ class _Values:
         value = self.get("ansible_port")
         if value is None or value == "":
             return None
-        if not isinstance(value, bool) and isinstance(value, (int, str)) and str(value).strip().isdigit() \
-                and 0 < int(value) < 65536:
+        if (
+            not isinstance(value, bool)
+            and isinstance(value, (int, str))
+            and str(value).strip().isdigit()
+            and 0 < int(value) < 65536
+        ):
             return int(value)
         raise self.wrong("ansible_port", f"`{value}` is no port number", "write a number from 1 to 65535")
 
@@ -235,12 +243,18 @@ class _Values:
             return "local"
         if value in ("ssh", "smart", "paramiko", "paramiko_ssh", "ansible.builtin.ssh"):
             return "ssh"
-        raise self.wrong("ansible_connection", f"`{value}` is not supported",
-                         did_you_mean(value, ("ssh", "local")) or "hosts are reached over `ssh`, or run `local`")
+        raise self.wrong(
+            "ansible_connection",
+            f"`{value}` is not supported",
+            did_you_mean(value, ("ssh", "local")) or "hosts are reached over `ssh`, or run `local`",
+        )
 
     def host_key(self) -> str | None:
         value = self.text("opsctl_host_key")
         if value is not None and not _FINGERPRINT.match(value):
-            raise self.wrong("opsctl_host_key", f"`{value}` is no fingerprint",
-                             "write it as `ssh-keyscan HOST | ssh-keygen -lf -` shows it: SHA256:...")
+            raise self.wrong(
+                "opsctl_host_key",
+                f"`{value}` is no fingerprint",
+                "write it as `ssh-keyscan HOST | ssh-keygen -lf -` shows it: SHA256:...",
+            )
         return None if value is None else value.rstrip("=")

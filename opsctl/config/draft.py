@@ -115,8 +115,9 @@ class Draft:
                 direct.setdefault(name, []).append(node.name)
         order = {name: (depths[name], self._priority(name), name) for name in self.groups}
         merged: dict[tuple[str, ...], tuple[tuple[str, ...], Map]] = {}
-        out = LoadedInventory(sources=tuple(dict.fromkeys(self.sources)), folders=tuple(dict.fromkeys(self.folders)),
-                              origins=self.origins)
+        out = LoadedInventory(
+            sources=tuple(dict.fromkeys(self.sources)), folders=tuple(dict.fromkeys(self.folders)), origins=self.origins
+        )
         ungrouped = self.groups["ungrouped"]
         for name, span in self.hosts.items():
             own = [group for group in direct.get(name, ()) if group != "all"]
@@ -147,8 +148,9 @@ class Draft:
         everything = out.groups["all"]
         everything.hosts = list(self.hosts)
         with_parent = {child for node in self.groups.values() for child in node.children}
-        everything.children = [name for name in out.groups
-                               if name != "all" and (name not in with_parent or name in everything.children)]
+        everything.children = [
+            name for name in out.groups if name != "all" and (name not in with_parent or name in everything.children)
+        ]
 
     @staticmethod
     def _merge(layers: list[Layer], below: Map | None = None) -> Map:
@@ -164,8 +166,9 @@ class Draft:
         return out
 
     @staticmethod
-    def _chain(own: list[str], parents: dict[str, list[str]], order: dict[str, tuple[int, int, str]]
-               ) -> tuple[str, ...]:
+    def _chain(
+        own: list[str], parents: dict[str, list[str]], order: dict[str, tuple[int, int, str]]
+    ) -> tuple[str, ...]:
         """The groups above a host, lowest precedence first: by depth, priority, name."""
         seen = {"all"}
         todo = list(own)
@@ -186,8 +189,11 @@ class Draft:
         try:
             return int(value)
         except (TypeError, ValueError):
-            raise ConfigError("`ansible_group_priority` must be a whole number", span=span,
-                              hint="the higher one wins between groups of the same depth; 1 is the default") from None
+            raise ConfigError(
+                "`ansible_group_priority` must be a whole number",
+                span=span,
+                hint="the higher one wins between groups of the same depth; 1 is the default",
+            ) from None
 
     def _depths(self) -> dict[str, int]:
         """How deep each group lies below `all` (the longest way); without recursion, and circles are found."""
@@ -195,8 +201,9 @@ class Draft:
         for node in self.groups.values():
             for child, span in node.children.items():
                 if child == "all":
-                    raise ConfigError("`all` cannot be a child of a group", span=span,
-                                      cause="every group is part of `all` already")
+                    raise ConfigError(
+                        "`all` cannot be a child of a group", span=span, cause="every group is part of `all` already"
+                    )
                 if node.name != "all":
                     indegree[child] += 1
         depths = {name: 0 if name == "all" else 1 for name in self.groups}
@@ -224,11 +231,15 @@ class Draft:
         while at not in path:
             path.append(at)
             at = next(node.name for node in self.groups.values() if node.name in left and at in node.children)
-        circle = path[path.index(at):]
+        circle = path[path.index(at) :]
         circle.reverse()
         span = self.groups[circle[0]].children.get(circle[1] if len(circle) > 1 else circle[0])
-        return ConfigError(f"the group `{circle[0]}` contains itself", span=span,
-                           cause=" -> ".join([*circle, circle[0]]), hint="remove one of these `children`")
+        return ConfigError(
+            f"the group `{circle[0]}` contains itself",
+            span=span,
+            cause=" -> ".join([*circle, circle[0]]),
+            hint="remove one of these `children`",
+        )
 
 
 def vars_of(value: Any, what: str, span: Span) -> Map:
@@ -239,6 +250,9 @@ def vars_of(value: Any, what: str, span: Span) -> Map:
         raise ConfigError(f"{what} must be a mapping of variables", span=span, hint="write `name: value`, one a line")
     for key in value:
         if not isinstance(key, str) or not key.isidentifier():
-            raise ConfigError(f"`{key}` cannot be the name of a variable", span=key_span(value, key, span),
-                              hint="use letters, digits and `_`")
+            raise ConfigError(
+                f"`{key}` cannot be the name of a variable",
+                span=key_span(value, key, span),
+                hint="use letters, digits and `_`",
+            )
     return value

@@ -54,17 +54,28 @@ def _group(name: str, value: Any, path: str, span: Span, draft: Draft) -> None:
 def _run(path: str, arguments: list[str], span: Span) -> dict[str, Any]:
     shown = " ".join([path, *arguments])
     try:
-        done = subprocess.run([os.path.abspath(path), *arguments], stdin=subprocess.DEVNULL, capture_output=True,
-                              timeout=TIMEOUT, check=False)
+        done = subprocess.run(
+            [os.path.abspath(path), *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         raise InputUnreadable(f"the inventory `{shown}` did not end within {TIMEOUT:.0f} s") from None
     except OSError as error:
-        raise InputUnreadable(f"the inventory `{shown}` cannot be run", cause=error.strerror or str(error),
-                              hint="check its first line, or remove its x bit if it is no program") from None
+        raise InputUnreadable(
+            f"the inventory `{shown}` cannot be run",
+            cause=error.strerror or str(error),
+            hint="check its first line, or remove its x bit if it is no program",
+        ) from None
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise InputUnreadable(f"the inventory `{shown}` failed with exit {done.returncode}",
-                              cause=said[-1] if said else None, hint=f"run it by hand: {shown}")
+        raise InputUnreadable(
+            f"the inventory `{shown}` failed with exit {done.returncode}",
+            cause=said[-1] if said else None,
+            hint=f"run it by hand: {shown}",
+        )
     try:
         value = json.loads(done.stdout)
     except (ValueError, RecursionError) as error:
@@ -75,9 +86,12 @@ def _run(path: str, arguments: list[str], span: Span) -> dict[str, Any]:
 
 
 def _wrong(path: str, cause: str, span: Span) -> ConfigError:
-    return ConfigError(f"the output of the inventory `{os.path.basename(path)}` is not understood", span=span,
-                       cause=cause, hint="it is Ansible's JSON: groups with `hosts`, `children`, `vars`, and "
-                       "`_meta.hostvars`")
+    return ConfigError(
+        f"the output of the inventory `{os.path.basename(path)}` is not understood",
+        span=span,
+        cause=cause,
+        hint="it is Ansible's JSON: groups with `hosts`, `children`, `vars`, and `_meta.hostvars`",
+    )
 
 
 def _placed(value: Any, span: Span) -> Any:

@@ -78,8 +78,11 @@ def _conditions(value: Any) -> tuple[Any, ...]:
             continue
         if isinstance(item, dict):
             raise Bad("must be an expression, not a mapping", "quote the expression: it contains `: `", path)
-        raise Bad(f"must be an expression, not {show(item) if item != '' else 'an empty string'}",
-                  "write for instance `when: result.rc == 0`", path)
+        raise Bad(
+            f"must be an expression, not {show(item) if item != '' else 'an empty string'}",
+            "write for instance `when: result.rc == 0`",
+            path,
+        )
     return tuple(items)
 
 
@@ -104,8 +107,10 @@ def _identifier(value: Any) -> str:
         raise Bad("cannot be a template", "write the name itself")
     if not _IDENTIFIER.match(text):
         better = re.sub(r"\W", "_", text)
-        raise Bad(f"must be the name of a variable, not {show(text)}",
-                  f"use letters, digits and `_`{f', for instance `{better}`' if _IDENTIFIER.match(better) else ''}")
+        raise Bad(
+            f"must be the name of a variable, not {show(text)}",
+            f"use letters, digits and `_`{f', for instance `{better}`' if _IDENTIFIER.match(better) else ''}",
+        )
     return text
 
 
@@ -122,8 +127,11 @@ def _list_of(check: Callable[[Any], Any], *, commas: bool = False) -> Callable[[
             except Bad as bad:
                 raise Bad(bad.what, bad.hint, (index, *bad.path)) from None
         if commas:
-            return tuple(part.strip() if type(part) is str else part for item in out for part in
-                         (item.split(",") if "," in item and not is_template(item) else (item,)))
+            return tuple(
+                part.strip() if type(part) is str else part
+                for item in out
+                for part in (item.split(",") if "," in item and not is_template(item) else (item,))
+            )
         return tuple(out)
 
     return run
@@ -137,9 +145,11 @@ def _vars(value: Any) -> Any:
     for key in value:
         if not isinstance(key, str) or not _IDENTIFIER.match(key):
             better = re.sub(r"\W", "_", str(key))
-            raise Bad(f"{show(key)} cannot be the name of a variable",
-                      f"use letters, digits and `_`: `{better if _IDENTIFIER.match(better) else '_' + better}`",
-                      (KEY, key))
+            raise Bad(
+                f"{show(key)} cannot be the name of a variable",
+                f"use letters, digits and `_`: `{better if _IDENTIFIER.match(better) else '_' + better}`",
+                (KEY, key),
+            )
     return value
 
 
@@ -154,12 +164,16 @@ def _environment(value: Any) -> tuple[Any, ...]:
         if is_template(layer):
             continue
         if not isinstance(layer, dict):
-            raise Bad(f"must be a mapping of names to values, not {show(layer)}",
-                      "write `NAME: value`, one a line", path)
+            raise Bad(
+                f"must be a mapping of names to values, not {show(layer)}", "write `NAME: value`, one a line", path
+            )
         for key, item in layer.items():
             if isinstance(item, (dict, list)):
-                raise Bad(f"the variable `{key}` must be a single value, not {show(item)}",
-                          "quote it if it is meant as text", (*path, key))
+                raise Bad(
+                    f"the variable `{key}` must be a single value, not {show(item)}",
+                    "quote it if it is meant as text",
+                    (*path, key),
+                )
     return tuple(layers)
 
 
@@ -199,8 +213,10 @@ def _batch(value: Any) -> Any:
         if value.strip().isdigit():
             value = int(value)
     if type(value) is not int or value < 1:
-        raise Bad(f"must be a number of hosts (1 or more) or a percentage such as `30%`, not {show(value)}",
-                  "leave `serial` out to take all hosts at once")
+        raise Bad(
+            f"must be a number of hosts (1 or more) or a percentage such as `30%`, not {show(value)}",
+            "leave `serial` out to take all hosts at once",
+        )
     return value
 
 
@@ -215,8 +231,10 @@ def _percentage(value: Any) -> Any:
         except ValueError:
             number = None
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= 100:
-        raise Bad(f"must be a percentage from 0 to 100, not {show(value)}",
-                  "0 stops at the first failed host; leave it out to go on whatever fails")
+        raise Bad(
+            f"must be a percentage from 0 to 100, not {show(value)}",
+            "0 stops at the first failed host; leave it out to go on whatever fails",
+        )
     return number
 
 
@@ -299,18 +317,24 @@ BecomeMethod = Annotated[
 ]
 Connection = Annotated[
     Any,
-    Rule(_choice("ssh", "smart", "local", "paramiko", why="hosts are reached over ssh, or run locally"),
-         enum=["ssh", "smart", "local", "paramiko"]),
+    Rule(
+        _choice("ssh", "smart", "local", "paramiko", why="hosts are reached over ssh, or run locally"),
+        enum=["ssh", "smart", "local", "paramiko"],
+    ),
 ]
 Strategy = Annotated[
     Any,
-    Rule(_choice("free", "linear", "host_pinned", why="hosts always go through a play independently"),
-         enum=["free", "linear", "host_pinned"]),
+    Rule(
+        _choice("free", "linear", "host_pinned", why="hosts always go through a play independently"),
+        enum=["free", "linear", "host_pinned"],
+    ),
 ]
 Order = Annotated[
     Any,
-    Rule(_choice("inventory", why="hosts run side by side; `serial` makes batches in the inventory's order"),
-         enum=["inventory"]),
+    Rule(
+        _choice("inventory", why="hosts run side by side; `serial` makes batches in the inventory's order"),
+        enum=["inventory"],
+    ),
 ]
 LoopControlField = Annotated[Any, Rule(_loop_control, type="object")]
 TaskList = Annotated[Any, Rule(_nodes, type=["array", "null"])]

@@ -28,12 +28,13 @@ def static_value(value: Any, layers: Sequence[Mapping[str, Any]], what: str, spa
             span=span_of(value, span),
             cause="includes are resolved before any host is asked; only `-e`, the play's `vars` and `vars_files`, and "
             "`vars` of blocks and includes around this place are known then",
-            hint=did_you_mean(error.name, known) or f"give it with `-e {error.name}=...`, or include the file by its "
-            "plain name with `when`",
+            hint=did_you_mean(error.name, known)
+            or f"give it with `-e {error.name}=...`, or include the file by its plain name with `when`",
         ) from None
     except ExprError as error:
-        raise ConfigError(f"{what} cannot be evaluated", span=span_of(value, span), cause=error.message,
-                          hint=error.hint) from None
+        raise ConfigError(
+            f"{what} cannot be evaluated", span=span_of(value, span), cause=error.message, hint=error.hint
+        ) from None
 
 
 def find_file(name: Any, near: str, root: str, what: str, span: Span) -> str:
@@ -51,12 +52,20 @@ def find_file(name: Any, near: str, root: str, what: str, span: Span) -> str:
             return path
         tried.append(path)
     folder = os.path.dirname(tried[0]) or "."
-    there = [entry for entry in sorted(os.listdir(folder)) if entry.endswith((".yml", ".yaml"))
-             and os.path.join(folder, entry) != os.path.join(".", span.file)] if os.path.isdir(folder) else []
+    there = (
+        [
+            entry
+            for entry in sorted(os.listdir(folder))
+            if entry.endswith((".yml", ".yaml")) and os.path.join(folder, entry) != os.path.join(".", span.file)
+        ]
+        if os.path.isdir(folder)
+        else []
+    )
     near_name = did_you_mean(os.path.basename(wanted), there)
     is_folder = next((path for path in tried if os.path.isdir(path)), None)
     raise ConfigError(
-        f"{what}: the file `{name}` does not exist", span=span,
+        f"{what}: the file `{name}` does not exist",
+        span=span,
         cause=f"{is_folder} is a directory" if is_folder else f"looked for {' and '.join(tried)}",
         hint=near_name or "the name is relative to the file that includes it",
     )
@@ -73,9 +82,13 @@ class Trail:
         real = os.path.realpath(path)
         reals = [known for known, _ in self._files]
         if real in reals:
-            circle = [shown for _, shown in self._files[reals.index(real):]] + [path]
-            raise ConfigError(f"`{os.path.basename(path)}` includes itself", span=span,
-                              cause="the circle: " + " -> ".join(circle), hint="remove one of these includes")
+            circle = [shown for _, shown in self._files[reals.index(real) :]] + [path]
+            raise ConfigError(
+                f"`{os.path.basename(path)}` includes itself",
+                span=span,
+                cause="the circle: " + " -> ".join(circle),
+                hint="remove one of these includes",
+            )
         if len(self._files) >= 64:
             raise ConfigError("files are included more than 64 deep", span=span)
         return Trail((*self._files, (real, path)))

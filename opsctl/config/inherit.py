@@ -34,8 +34,19 @@ class Inherit:
         """What is in force below ``words``, a play, block, include or task. ``scope``: its vars are a layer of their
         own (a play's vars are not: the model has them apart)."""
         changes: dict[str, Any] = {}
-        for name in ("become", "become_user", "no_log", "check_mode", "diff", "ignore_errors", "ignore_unreachable",
-                     "any_errors_fatal", "run_once", "timeout", "delegate_to"):
+        for name in (
+            "become",
+            "become_user",
+            "no_log",
+            "check_mode",
+            "diff",
+            "ignore_errors",
+            "ignore_unreachable",
+            "any_errors_fatal",
+            "run_once",
+            "timeout",
+            "delegate_to",
+        ):
             value = getattr(words, name, None)
             if value is not None:
                 changes[name] = value

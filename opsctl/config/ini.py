@@ -46,8 +46,11 @@ def parse_ini(text: str, file: str, draft: Draft) -> None:
         elif kind == "children":
             name = line.split("#", 1)[0].strip()
             if " " in name or "=" in name:
-                raise ConfigError(f"`{name}` is no name of a group", span=span,
-                                  hint=f"below [{group}:children] stands one group a line")
+                raise ConfigError(
+                    f"`{name}` is no name of a group",
+                    span=span,
+                    hint=f"below [{group}:children] stands one group a line",
+                )
             pending.setdefault(name, span)
             draft.child(group, name, span)
         else:
@@ -58,8 +61,11 @@ def parse_ini(text: str, file: str, draft: Draft) -> None:
     for name, span in pending.items():
         node = draft.groups[name]
         if name not in declared and not node.hosts and not node.children:
-            raise ConfigError(f"the group `{name}` is not defined", span=span,
-                              hint=did_you_mean(name, declared - {name}) or f"add a section [{name}]")
+            raise ConfigError(
+                f"the group `{name}` is not defined",
+                span=span,
+                hint=did_you_mean(name, declared - {name}) or f"add a section [{name}]",
+            )
 
 
 def _layer(group: str, file: str, values: Map) -> Any:
@@ -74,9 +80,11 @@ def _section(line: str, span: Span) -> tuple[str, str]:
         raise ConfigError(f"`{line}` is no section", span=span, hint="write [group], [group:children] or [group:vars]")
     name, kind = found.group(1).strip(), found.group(2) or "hosts"
     if kind not in ("hosts", "children", "vars"):
-        raise ConfigError(f"`{kind}` is no kind of section", span=Span(span.file, span.line, span.col + 2 + len(name)),
-                          hint=did_you_mean(kind, ("children", "vars")) or "write [group], [group:children] or "
-                          "[group:vars]")
+        raise ConfigError(
+            f"`{kind}` is no kind of section",
+            span=Span(span.file, span.line, span.col + 2 + len(name)),
+            hint=did_you_mean(kind, ("children", "vars")) or "write [group], [group:children] or [group:vars]",
+        )
     return name, kind
 
 
@@ -84,17 +92,24 @@ def _host(line: str, group: str, span: Span, draft: Draft) -> None:
     words = _words(line, span)
     name, _ = words[0]
     if "=" in name and not name.startswith("["):
-        raise ConfigError(f"`{name}` stands where a host name is expected", span=span,
-                          hint=f"variables of a group stand below [{group}:vars]; those of a host behind its name")
+        raise ConfigError(
+            f"`{name}` stands where a host name is expected",
+            span=span,
+            hint=f"variables of a group stand below [{group}:vars]; those of a host behind its name",
+        )
     if name.endswith(":"):
-        raise ConfigError(f"`{name}` is no host name", span=span,
-                          hint="this looks like YAML: name the file with .yml, or write INI")
+        raise ConfigError(
+            f"`{name}` is no host name", span=span, hint="this looks like YAML: name the file with .yml, or write INI"
+        )
     values = Map(span)
     for word, offset in words[1:]:
         place = Span(span.file, span.line, span.col + offset)
         if "=" not in word:
-            raise ConfigError(f"`{word}` behind the host `{name}` is no `key=value`", span=place,
-                              hint="write one host a line; quote values that contain spaces")
+            raise ConfigError(
+                f"`{word}` behind the host `{name}` is no `key=value`",
+                span=place,
+                hint="write one host a line; quote values that contain spaces",
+            )
         _assign(word, values, place)
     for host in draft.add_hosts(name, group, span):
         draft.add_vars(f"host `{host}`", values, host=host)
@@ -122,8 +137,11 @@ def _words(line: str, span: Span) -> list[tuple[str, int]]:
                 quote = char
             word += char
     if quote:
-        raise ConfigError(f"the quote {quote} is not closed", span=Span(span.file, span.line, span.col + start),
-                          hint=f"add {quote} at the end of the value")
+        raise ConfigError(
+            f"the quote {quote} is not closed",
+            span=Span(span.file, span.line, span.col + start),
+            hint=f"add {quote} at the end of the value",
+        )
     if word:
         out.append((word, start))
     return out

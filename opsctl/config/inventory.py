@@ -16,8 +16,9 @@ from .draft import Draft, Layer, LoadedInventory, vars_of
 from .executable import run_inventory
 from .ini import parse_ini
 from .inventory_yaml import parse_groups
+from .reading import read_text
 from .source import Map, span_of
-from .yaml import load_yaml, read_text
+from .yaml import load_yaml
 
 #: Files in an inventory directory that are no inventory.
 _IGNORED = (".pyc", ".pyo", ".swp", ".bak", "~", ".rpm", ".md", ".txt", ".rst", ".orig", ".cfg", ".retry", ".csv")
@@ -38,9 +39,11 @@ def default_sources(given: Sequence[str], environ: Mapping[str, str], cwd: str |
         return [named]
     if os.path.isdir(os.path.join(cwd, "inventory")):
         return ["inventory"]
-    raise UsageError("there is no inventory",
-                     cause="no `-i` was given, OPSCTL_INVENTORY is not set, and there is no ./inventory/",
-                     hint="name one with `-i FILE`, give hosts with `-i host1,host2,`, or begin with `opsctl init`")
+    raise UsageError(
+        "there is no inventory",
+        cause="no `-i` was given, OPSCTL_INVENTORY is not set, and there is no ./inventory/",
+        hint="name one with `-i FILE`, give hosts with `-i host1,host2,`, or begin with `opsctl init`",
+    )
 
 
 def load_inventory(sources: Sequence[str], *, playbook_dir: str | os.PathLike[str] | None = None) -> LoadedInventory:
@@ -73,8 +76,10 @@ def _source(source: str, draft: Draft) -> None:
             draft.add_hosts(name, "ungrouped", span)
         draft.folders.append("")
     else:
-        raise InputUnreadable(f"the inventory `{source}` does not exist",
-                              hint=f"check the path; a list of hosts needs a comma: `-i {source},`")
+        raise InputUnreadable(
+            f"the inventory `{source}` does not exist",
+            hint=f"check the path; a list of hosts needs a comma: `-i {source},`",
+        )
 
 
 def _folder(folder: str, draft: Draft) -> None:
@@ -145,8 +150,9 @@ def _vars_folders(folder: str, draft: Draft) -> None:
                     values = load_vars_file(path)
                     draft.sources.append(path)
                     layer = f"{kind} `{name}`"
-                    draft.add_vars(layer, values, group=name if kind == "group" else None,
-                                   host=name if kind == "host" else None)
+                    draft.add_vars(
+                        layer, values, group=name if kind == "group" else None, host=name if kind == "host" else None
+                    )
 
 
 def _vars_files(path: str) -> list[str]:

@@ -44,8 +44,11 @@ class Common(_Words):
 
     name: TextField = Field(None, description="What is shown for it; may hold templates.")
     vars: VarsField = Field({}, description="Variables for everything below (precedence: docs/guide.md, Variables).")
-    tags: Tags = Field((), description="Names for `--tags` and `--skip-tags`; added to those of the outer levels. "
-                       "`always` runs whatever tags are asked for, `never` only when one of its tags is.")
+    tags: Tags = Field(
+        (),
+        description="Names for `--tags` and `--skip-tags`; added to those of the outer levels. "
+        "`always` runs whatever tags are asked for, `never` only when one of its tags is.",
+    )
     become: Flag = Field(None, description="Act as another user, by sudo.")
     become_user: TextField = Field(None, description="Who to become; `root` when not given.")
     become_method: BecomeMethod = Field(None, description="Only `sudo`.")
@@ -57,8 +60,9 @@ class Common(_Words):
     ignore_unreachable: Flag = Field(None, description="Go on with the next task when the host cannot be reached.")
     any_errors_fatal: Boolean = Field(None, description="A failure on one host ends the play on all of them.")
     run_once: Flag = Field(None, description="Run on the first host only; its result is every host's.")
-    timeout: Seconds = Field(None, description="Seconds after which the task is ended and has failed; no limit "
-                             "without it.")
+    timeout: Seconds = Field(
+        None, description="Seconds after which the task is ended and has failed; no limit without it."
+    )
 
 
 class BlockWords(Common):
@@ -75,8 +79,9 @@ class BlockWords(Common):
 class TaskWords(Common):
     """The keywords of a task. Beside them stands exactly one key that names the task kind."""
 
-    when: Conditions = Field((), description="A bare expression, or several that must all hold; it must be true or "
-                             "false.")
+    when: Conditions = Field(
+        (), description="A bare expression, or several that must all hold; it must be true or false."
+    )
     loop: Loop = Field(None, description="A list, or a template that yields one: the task runs for each `item`.")
     loop_control: LoopControlField = Field(None, description="Names of the loop's variables; see below.")
     # The attribute cannot be called `register`: ABCs have a method of that name.
@@ -87,8 +92,9 @@ class TaskWords(Common):
     notify: Names = Field((), description="Handlers that run at the end of the play if this task changed something.")
     changed_when: Conditions = Field(None, description="Whether the result counts as a change.")
     failed_when: Conditions = Field(None, description="Whether the result counts as a failure.")
-    delegate_to: TextField = Field(None, description="Run on another host (`localhost` is the controller), with this "
-                                   "host's variables.")
+    delegate_to: TextField = Field(
+        None, description="Run on another host (`localhost` is the controller), with this host's variables."
+    )
     args: VarsField = Field({}, description="Further arguments of the task kind, beside a free-form string.")
 
 
@@ -110,28 +116,39 @@ class LoopControlWords(_Words):
 class PlayWords(Common):
     """A play: which hosts, as whom, and what is to be true there."""
 
-    hosts: Hosts = Field(..., description="A pattern: `all`, a group or host, `a:b` (or `a,b`), `a:!b`, `a:&b`, "
-                         "`web*`, "
-                         "`~regex`, `group[0]`, `group[1:3]`.")
+    hosts: Hosts = Field(
+        ...,
+        description="A pattern: `all`, a group or host, `a:b` (or `a,b`), `a:!b`, `a:&b`, "
+        "`web*`, "
+        "`~regex`, `group[0]`, `group[1:3]`.",
+    )
     tasks: TaskList = Field([], description="The tasks, in order.")
     pre_tasks: TaskList = Field([], description="Tasks before `tasks`; handlers run between the two.")
     post_tasks: TaskList = Field([], description="Tasks after `tasks`; handlers run between the two.")
     handlers: HandlerList = Field([], description="Tasks that run at the end of the play if they were notified.")
     vars_files: Names = Field((), description="YAML files with variables, relative to the playbook.")
-    gather_facts: Boolean = Field(None, description="Facts are gathered when something uses them; `yes` always "
-                                  "gathers, "
-                                  "`no` makes the use of a fact an error.")
+    gather_facts: Boolean = Field(
+        None,
+        description="Facts are gathered when something uses them; `yes` always "
+        "gathers, "
+        "`no` makes the use of a fact an error.",
+    )
     serial: Serial = Field((), description="Hosts a batch: a number, a percentage, or a list of them (`[1, 5, 30%]`).")
-    max_fail_percentage: Percentage = Field(None, description="Stop after a batch in which more hosts than this "
-                                            "failed.")
+    max_fail_percentage: Percentage = Field(
+        None, description="Stop after a batch in which more hosts than this failed."
+    )
     force_handlers: Boolean = Field(None, description="Run notified handlers even when the host failed.")
-    strategy: Strategy = Field(None, description="Accepted for Ansible's sake: hosts always go through a play "
-                               "independently (`free`). Plays, `serial` batches, `run_once` and `any_errors_fatal` "
-                               "are where they wait for each other.")
+    strategy: Strategy = Field(
+        None,
+        description="Accepted for Ansible's sake: hosts always go through a play "
+        "independently (`free`). Plays, `serial` batches, `run_once` and `any_errors_fatal` "
+        "are where they wait for each other.",
+    )
     order: Order = Field(None, description="Only `inventory`.")
     remote_user: TextField = Field(None, description="Who to log in as, unless the inventory says `ansible_user`.")
-    connection: Connection = Field(None, description="`ssh` or `local`, unless the inventory says "
-                                   "`ansible_connection`.")
+    connection: Connection = Field(
+        None, description="`ssh` or `local`, unless the inventory says `ansible_connection`."
+    )
     port: Port = Field(None, description="The port of sshd, unless the inventory says `ansible_port`.")
 
 

@@ -20,8 +20,11 @@ def find_kind(item: Map, kinds: Kinds) -> tuple[Any, str, Any, Span]:
     """The key that names the kind, the kind's own name, what stands behind the key, and the place of that."""
     found = [key for key in item if key in kinds or key in ("meta", "action", "local_action")]
     if len(found) > 1:
-        raise ConfigError(f"a task has one kind, and this has two: `{found[0]}` and `{found[1]}`",
-                          span=key_span(item, found[1]), hint="begin a new task with `- `")
+        raise ConfigError(
+            f"a task has one kind, and this has two: `{found[0]}` and `{found[1]}`",
+            span=key_span(item, found[1]),
+            hint="begin a new task with `- `",
+        )
     if not found:
         raise _no_kind(item, kinds)
     key = found[0]
@@ -43,23 +46,31 @@ def _misplaced(item: Map, key: str, kinds: Kinds) -> None:
     names = kinds[key].names
     for other in item:
         if other != key and other not in _TASK_KEYS and other in names and other not in REFUSED_TASK:
-            raise ConfigError(f"`{other}` is an argument of `{key}`, and stands beside it",
-                              span=key_span(item, other), hint=f"indent it below `{key}:`")
+            raise ConfigError(
+                f"`{other}` is an argument of `{key}`, and stands beside it",
+                span=key_span(item, other),
+                hint=f"indent it below `{key}:`",
+            )
 
 
 def _no_kind(item: Map, kinds: Kinds) -> ConfigError:
     strange = [key for key in item if key not in _TASK_KEYS and not str(key).startswith("with_")]
     for key in strange:
         if key in REFUSED_KINDS:
-            return ConfigError(f"the task kind `{key}` is not supported", span=key_span(item, key),
-                               hint=REFUSED_KINDS[key])
+            return ConfigError(
+                f"the task kind `{key}` is not supported", span=key_span(item, key), hint=REFUSED_KINDS[key]
+            )
     for key in strange:
         if key in REFUSED or key in REFUSED_TASK:
-            return ConfigError(f"`{key}` is not supported", span=key_span(item, key),
-                               hint={**REFUSED, **REFUSED_TASK}[key])
+            return ConfigError(
+                f"`{key}` is not supported", span=key_span(item, key), hint={**REFUSED, **REFUSED_TASK}[key]
+            )
     if not strange:
-        return ConfigError("the task does nothing: no key names a task kind", span=item.span,
-                           hint="add one, for instance `command: uptime`")
+        return ConfigError(
+            "the task does nothing: no key names a task kind",
+            span=item.span,
+            hint="add one, for instance `command: uptime`",
+        )
     by_kind = [key for key in strange if nearest(str(key), kinds)]
     by_word = [key for key in strange if key not in by_kind and nearest(str(key), _TASK_KEYS)]
     key = (by_kind or [key for key in strange if key not in by_word] or strange)[0]
@@ -71,12 +82,16 @@ def unknown_kind(name: str, span: Span, kinds: Kinds) -> ConfigError:
         return ConfigError(f"the task kind `{name}` is not supported", span=span, hint=REFUSED_KINDS[name])
     if name.count(".") >= 2:
         short = name.rsplit(".", 1)[1]
-        other = f"`{short}` without the collection exists" if short in kinds else \
-            "docs/reference/tasks lists the task kinds; `command` and `shell` run what has none"
+        other = (
+            f"`{short}` without the collection exists"
+            if short in kinds
+            else "docs/reference/tasks lists the task kinds; `command` and `shell` run what has none"
+        )
         return ConfigError(f"`{name}` belongs to a collection, and there are none", span=span, hint=other)
     hint = did_you_mean(name, {*kinds, *_TASK_KEYS, *INCLUDES, "block", "meta"})
-    return ConfigError(f"unknown task kind `{name}`", span=span,
-                       hint=hint or "docs/reference/tasks lists the task kinds")
+    return ConfigError(
+        f"unknown task kind `{name}`", span=span, hint=hint or "docs/reference/tasks lists the task kinds"
+    )
 
 
 def _action(key: str, value: Any, span: Span) -> tuple[str, Any]:

@@ -7,39 +7,40 @@ means something else here, and for things that nothing uses.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..agent.expr import ExprError, Template, condition, lift
-from ..errors import ConfigError, OpsError, Span
+from ..errors import ConfigError, OpsError
 from ..model import Play, Playbook, Task, walk
-from .connection import check_variables
 from .draft import LoadedInventory
-from .inventory import load_inventory
+from .lint_inventory import Problem, errors_of, lint_inventory, plain_words, warning
 from .lint_names import check_words, needed, tested
 from .patterns import unmatched
 from .playbook import load_playbook
-from .source import Map, Text, did_you_mean, is_template, key_span, span_of, value_span
+from .source import Map, is_template, key_span, span_of, value_span
 from .templates import Templates, locate
 from .vars import MAGIC, load_vars_files
 
-_YES_NO = frozenset(("yes", "no", "on", "off"))
 #: Names that expressions may use and that no layer of variables has.
-_GIVEN = frozenset((*MAGIC, "vars", "omit", "lookup", "query", "q", "hostvars", "ansible_host", "ansible_loop",
-                    "ansible_loop_var", "ansible_failed_task", "ansible_failed_result", "undef", "now"))
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One finding. ``severity`` is ``error`` or ``warning``."""
-
-    severity: str
-    error: OpsError
-
-    def as_dict(self) -> dict[str, Any]:
-        """The finding as JSON values."""
-        return {"severity": self.severity, **self.error.as_dict()}
+_GIVEN = frozenset(
+    (
+        *MAGIC,
+        "vars",
+        "omit",
+        "lookup",
+        "query",
+        "q",
+        "hostvars",
+        "ansible_host",
+        "ansible_loop",
+        "ansible_loop_var",
+        "ansible_failed_task",
+        "ansible_failed_result",
+        "undef",
+        "now",
+    )
+)
 
 
 def project_playbooks(root: str = ".") -> list[str]:
@@ -54,8 +55,9 @@ def project_playbooks(root: str = ".") -> list[str]:
     return out
 
 
-def lint(playbooks: Sequence[str], sources: Sequence[str] = (), *, extra: Mapping[str, Any] | None = None
-         ) -> list[Problem]:
+def lint(
+    playbooks: Sequence[str], sources: Sequence[str] = (), *, extra: Mapping[str, Any] | None = None
+) -> list[Problem]:
     """All findings for ``playbooks`` and the inventory in ``sources``, in the order of files and lines."""
     found: list[Problem] = []
     inventories: dict[str, LoadedInventory] = {}
@@ -63,15 +65,15 @@ def lint(playbooks: Sequence[str], sources: Sequence[str] = (), *, extra: Mappin
         try:
             playbook = load_playbook(path, static_vars=extra)
         except OpsError as error:
-            found += _errors(error)
+            found += errors_of(error)
             continue
         folder = os.path.dirname(path)
-        inventory = inventories.get(folder) or _inventory(sources, folder, found)
+        inventory = inventories.get(folder) or lint_inventory(sources, folder, found)
         if inventory is not None:
             inventories[folder] = inventory
         found += _Linter(playbook, inventory, extra or {}).run()
     if not playbooks:
-        _inventory(sources, None, found)
+        lint_inventory(sources, None, found)
     unique = {(one.severity, str(one.error.span), one.error.what): one for one in found}
     return sorted(unique.values(), key=_place)
 
@@ -79,67 +81,6 @@ def lint(playbooks: Sequence[str], sources: Sequence[str] = (), *, extra: Mappin
 def _place(problem: Problem) -> tuple[str, int, int]:
     span = problem.error.span
     return (span.file, span.line, span.col) if span is not None else ("", 0, 0)
-
-
-def _errors(error: OpsError) -> list[Problem]:
-    also = error.also if isinstance(error, ConfigError) else ()
-    return [Problem("error", one) for one in (error, *also)]
-
-
-def _warning(what: str, span: Span | None, hint: str | None = None, cause: str | None = None) -> Problem:
-    return Problem("warning", ConfigError(what, span=span, hint=hint, cause=cause))
-
-
-# -- the inventory
-
-
-def _inventory(sources: Sequence[str], folder: str | None, found: list[Problem]) -> LoadedInventory | None:
-    if not sources:
-        return None
-    try:
-        inventory = load_inventory(sources, playbook_dir=folder)
-    except OpsError as error:
-        found += _errors(error)
-        return None
-    layers = [layer for layers in (*inventory.group_layers.values(), *inventory.host_layers.values())
-              for layer in layers]
-    for layer in layers:
-        found += [Problem("error", error) for error in check_variables(layer.vars)]
-        found += _plain_words(layer.vars)
-    for place in dict.fromkeys((*inventory.folders, *([folder] if folder is not None else []))):
-        found += _orphans(place, inventory)
-    return inventory
-
-
-def _orphans(folder: str, inventory: LoadedInventory) -> Iterator[Problem]:
-    """Files in group_vars and host_vars that belong to nothing."""
-    for kind, names in (("group", inventory.groups), ("host", inventory.hosts)):
-        base = os.path.join(folder, f"{kind}_vars")
-        if not os.path.isdir(base):
-            continue
-        for entry in sorted(os.listdir(base)):
-            stem = entry
-            for ending in (".yml", ".yaml", ".json"):
-                stem = stem.removesuffix(ending)
-            if not entry.startswith(".") and entry not in names and stem not in names:
-                yield _warning(f"there is no {kind} `{stem}`, so this file is not used",
-                               Span(os.path.join(base, entry), 1), did_you_mean(stem, names))
-
-
-def _plain_words(values: Any) -> Iterator[Problem]:
-    """`yes` and `no` without quotes: booleans to Ansible, strings here (YAML 1.2)."""
-    items: Iterable[Any] = values.items() if isinstance(values, dict) else enumerate(values)
-    for key, value in items:
-        if isinstance(value, Text) and value.style == "" and value.lower() in _YES_NO:
-            word = "true" if value.lower() in ("yes", "on") else "false"
-            yield _warning(f"`{value}` is a string here, not a boolean", value_span(values, key, value.span),
-                           f'write `{word}` for a boolean, or quote it: "{value}"',
-                           "YAML 1.2 knows only true and false; Ansible reads YAML 1.1")
-        elif isinstance(value, (dict, list)):
-            yield from _plain_words(value)
-
-
-# -- a playbook
 
 
 class _Linter:
@@ -172,21 +113,28 @@ class _Linter:
     def play(self, play: Play) -> None:
         if self.inventory is not None and not _templated(play.hosts):
             for part, near in unmatched(self.inventory, play.hosts):
-                self.found.append(_warning(f"`{part}` matches no host and no group of the inventory",
-                                           span_of(play.hosts, play.span), f"did you mean `{near}`?" if near else
-                                           "`opsctl inventory` lists hosts and groups"))
+                self.found.append(
+                    warning(
+                        f"`{part}` matches no host and no group of the inventory",
+                        span_of(play.hosts, play.span),
+                        f"did you mean `{near}`?" if near else "`opsctl inventory` lists hosts and groups",
+                    )
+                )
         known = {*self.inventory_names, *self.set_by_tasks, *_GIVEN, *map(str, self.extra), *map(str, play.vars)}
-        self.found += _plain_words(play.vars)
+        self.found += plain_words(play.vars)
         for name in play.vars:
             self.reserved(play.vars, name)
         try:
-            for _, values in load_vars_files(play, self.playbook.path, lambda name: self.templates.evaluate(
-                    name, self.templates.scope(play.vars, self.extra))):
+            for _, values in load_vars_files(
+                play,
+                self.playbook.path,
+                lambda name: self.templates.evaluate(name, self.templates.scope(play.vars, self.extra)),
+            ):
                 known.update(map(str, values))
-                self.found += _plain_words(values)
+                self.found += plain_words(values)
         except OpsError as error:
             if isinstance(error, ConfigError) and "undefined" not in error.what:
-                self.found += _errors(error)
+                self.found += errors_of(error)
             known.add("*")  # what a file would have defined is not known
         tasks = [*walk(play.nodes), *play.handlers]
         everything = [play.vars, *(value for task in tasks for value in _values(task))]
@@ -200,13 +148,18 @@ class _Linter:
 
     def reserved(self, values: Any, name: Any) -> None:
         if str(name) in MAGIC:
-            self.found.append(_warning(f"`{name}` is set by opsctl; this value is never seen", key_span(values, name),
-                                       f"it is {MAGIC[str(name)]}; choose another name"))
+            self.found.append(
+                warning(
+                    f"`{name}` is set by opsctl; this value is never seen",
+                    key_span(values, name),
+                    f"it is {MAGIC[str(name)]}; choose another name",
+                )
+            )
 
     def task(self, play: Play, task: Task, known: set[str]) -> None:
         names = known | {str(name) for scope in task.scopes for name in scope}
         for scope in task.scopes:
-            self.found += _plain_words(scope)
+            self.found += plain_words(scope)
             for name in scope:
                 self.reserved(scope, name)
         if task.loop is not None:
@@ -250,18 +203,32 @@ class _Linter:
         """The controller file of `copy`, `template` and `script`, if its name is plain."""
         name = task.args.get("src")
         remote = task.args.get("remote_src")
-        if not isinstance(name, str) or is_template(name) or (remote is not None and str(remote).lower() in
-                                                              ("yes", "true", "on", "1")) or is_template(remote):
+        if (
+            not isinstance(name, str)
+            or is_template(name)
+            or (remote is not None and str(remote).lower() in ("yes", "true", "on", "1"))
+            or is_template(remote)
+        ):
             return
         span = value_span(task.args, "src", task.span) or task.span
         beside = {"template": "templates", "copy": "files", "script": "files"}.get(task.kind, "files")
-        places = [os.path.join(folder, part, os.path.expanduser(name))
-                  for folder in dict.fromkeys((self.folder, os.path.dirname(task.span.file))) for part in (beside, "")]
+        places = [
+            os.path.join(folder, part, os.path.expanduser(name))
+            for folder in dict.fromkeys((self.folder, os.path.dirname(task.span.file)))
+            for part in (beside, "")
+        ]
         path = next((place for place in places if os.path.exists(place)), None)
         if path is None:
-            self.found.append(Problem("error", ConfigError(
-                f"{task.kind}: the file `{name}` does not exist", span=span,
-                cause="looked for " + ", ".join(os.path.normpath(place) for place in places))))
+            self.found.append(
+                Problem(
+                    "error",
+                    ConfigError(
+                        f"{task.kind}: the file `{name}` does not exist",
+                        span=span,
+                        cause="looked for " + ", ".join(os.path.normpath(place) for place in places),
+                    ),
+                )
+            )
         elif task.kind == "template" and os.path.isfile(path):
             self.template_file(path, names)
 
@@ -293,9 +260,13 @@ class _Linter:
         for handler in play.handlers:
             named = {str(handler.name), *handler.listen}
             if not _templated(handler.name) and not named & topics:
-                self.found.append(_warning(f"nothing notifies the handler `{handler.name or handler.listen[0]}`",
-                                           span_of(handler.name, handler.span),
-                                           "`notify` it in a task, or remove it"))
+                self.found.append(
+                    warning(
+                        f"nothing notifies the handler `{handler.name or handler.listen[0]}`",
+                        span_of(handler.name, handler.span),
+                        "`notify` it in a task, or remove it",
+                    )
+                )
 
 
 def _templated(value: Any) -> bool:
@@ -305,9 +276,21 @@ def _templated(value: Any) -> bool:
 def _values(task: Task, loop: bool = True) -> Iterator[Any]:
     """Everything in a task that may hold templates; conditions as expressions."""
     yield task.args if isinstance(task.args, Map) else dict(task.args)
-    yield from (task.name, task.become, task.become_user, task.delegate_to, task.no_log, task.ignore_errors,
-                task.timeout, task.retries, task.delay, list(task.notify), list(task.environment), list(task.scopes),
-                task.loop_control.label)
+    yield from (
+        task.name,
+        task.become,
+        task.become_user,
+        task.delegate_to,
+        task.no_log,
+        task.ignore_errors,
+        task.timeout,
+        task.retries,
+        task.delay,
+        list(task.notify),
+        list(task.environment),
+        list(task.scopes),
+        task.loop_control.label,
+    )
     for part in (task.when, task.until, task.changed_when or (), task.failed_when or ()):
         yield from (condition(one) for one in part)
     if loop:

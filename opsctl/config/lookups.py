@@ -96,8 +96,10 @@ def _file(at: LookupContext, context: Any, terms: tuple[Any, ...], options: dict
     for term in terms:
         path = at.find(str(term))
         if path is None:
-            raise ExprError(f"lookup `file`: `{term}` does not exist",
-                            hint=f"it is searched in {at.playbook_dir or '.'} and its files/")
+            raise ExprError(
+                f"lookup `file`: `{term}` does not exist",
+                hint=f"it is searched in {at.playbook_dir or '.'} and its files/",
+            )
         try:
             with open(path, encoding="utf-8") as file:
                 text = file.read()
@@ -109,12 +111,15 @@ def _file(at: LookupContext, context: Any, terms: tuple[Any, ...], options: dict
 
 
 def _vars(at: LookupContext, context: Any, terms: tuple[Any, ...], options: dict[str, Any]) -> list[Any]:
+    import jinja2
+    from jinja2.utils import missing
+
     has_default, default = "default" in options, options.pop("default", None)
     _no_more("vars", options)
     out = []
     for term in terms:
         value = context.resolve_or_missing(str(term))
-        if type(value).__name__ == "MissingType" or getattr(value, "_undefined_name", None) is not None:
+        if value is missing or isinstance(value, jinja2.Undefined):
             if not has_default:
                 raise ExprError(f"lookup `vars`: `{term}` is undefined", hint="give it a default: default='...'")
             value = default

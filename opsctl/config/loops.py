@@ -18,8 +18,11 @@ def translate(task: Map) -> Any:
     key = keys[0]
     other = next((name for name in (*keys[1:], "loop") if name in task), None)
     if other:
-        raise ConfigError(f"a task has one loop, and this has two: `{key}` and `{other}`", span=key_span(task, other),
-                          hint="nest them with a file of tasks: `include_tasks` takes a loop too")
+        raise ConfigError(
+            f"a task has one loop, and this has two: `{key}` and `{other}`",
+            span=key_span(task, other),
+            hint="nest them with a file of tasks: `include_tasks` takes a loop too",
+        )
     value, span = task[key], value_span(task, key) or task.span
     if key == "with_list":
         return _listed(key, value, span)
@@ -28,8 +31,11 @@ def translate(task: Map) -> Any:
     if key == "with_dict":
         return _dict(value, span)
     hint = REFUSED_WITH.get(key, "use `loop` with a list or a template that yields one")
-    raise ConfigError(f"`{key}` is not supported", span=key_span(task, key),
-                      hint=f"write {hint}" if hint.startswith("loop:") else hint)
+    raise ConfigError(
+        f"`{key}` is not supported",
+        span=key_span(task, key),
+        hint=f"write {hint}" if hint.startswith("loop:") else hint,
+    )
 
 
 def _listed(key: str, value: Any, span: Span) -> Any:
@@ -74,9 +80,11 @@ def _by_filter(value: list[Any], span: Span) -> Any:
         if inner is not None:
             parts.append(f"({inner})")
         elif has_template(item) or isinstance(item, (dict, list, float)):
-            raise ConfigError("`with_items` mixes whole expressions with other templates or nested values",
-                              span=value_span(value, index, span),
-                              hint="use `loop`, which does not flatten lists within the list")
+            raise ConfigError(
+                "`with_items` mixes whole expressions with other templates or nested values",
+                span=value_span(value, index, span),
+                hint="use `loop`, which does not flatten lists within the list",
+            )
         else:
             parts.append("none" if item is None else str(item).lower() if isinstance(item, bool) else repr(_raw(item)))
     return Text("{{ [" + ", ".join(parts) + "] | flatten(levels=1) }}", span)
@@ -96,8 +104,11 @@ def _dict(value: Any, span: Span) -> Any:
     inner = _only(value)
     if inner is not None:
         return Text("{{ (" + inner + ") | dict2items }}", span)
-    raise ConfigError(f"`with_dict` must be a mapping or a template that yields one, not {show(value)}", span=span,
-                      hint=f'if it is a variable: with_dict: "{{{{ {value} }}}}"' if isinstance(value, str) else None)
+    raise ConfigError(
+        f"`with_dict` must be a mapping or a template that yields one, not {show(value)}",
+        span=span,
+        hint=f'if it is a variable: with_dict: "{{{{ {value} }}}}"' if isinstance(value, str) else None,
+    )
 
 
 def _raw(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 
 from ..errors import ConfigError, InputUnreadable, Span, UsageError
@@ -97,8 +98,9 @@ def _split(text: str, separator: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _select(inventory: Inventory, pattern: str | Sequence[str], span: Span | None, strict: bool,
-            option: str | None = None) -> list[str]:
+def _select(
+    inventory: Inventory, pattern: str | Sequence[str], span: Span | None, strict: bool, option: str | None = None
+) -> list[str]:
     place = span or span_of(pattern)
     if not isinstance(pattern, (str, Text)) and pattern:
         place = place or span_of(pattern[0])
@@ -144,7 +146,9 @@ def _match(inventory: Inventory, part: str, span: Span | None, option: str | Non
         return [part]
     if part.startswith("~"):
         try:
-            pattern = re.compile(part[1:])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about the style of the user's expression
+                pattern = re.compile(part[1:])
         except re.error as error:
             raise _wrong(f"`{part}` is no regular expression", span, option, None, str(error)) from None
         return _by_name(inventory, pattern.match)
@@ -206,8 +210,11 @@ def _from_file(path: str) -> list[str]:
         with open(path, encoding="utf-8") as file:
             lines = [line.split("#", 1)[0].strip() for line in file]
     except (OSError, UnicodeDecodeError) as error:
-        raise InputUnreadable(f"cannot read the host list {path}", cause=getattr(error, "strerror", None) or str(error),
-                              hint="`--limit @FILE` names a file with one host or pattern a line") from None
+        raise InputUnreadable(
+            f"cannot read the host list {path}",
+            cause=getattr(error, "strerror", None) or str(error),
+            hint="`--limit @FILE` names a file with one host or pattern a line",
+        ) from None
     return [part for line in lines if line for part in split_pattern(line)]
 
 
@@ -220,8 +227,9 @@ def _base(part: str) -> str:
     return index.group(1) if index else part
 
 
-def _wrong(what: str, span: Span | None, option: str | None, hint: str | None, cause: str | None = None
-           ) -> ConfigError | UsageError:
+def _wrong(
+    what: str, span: Span | None, option: str | None, hint: str | None, cause: str | None = None
+) -> ConfigError | UsageError:
     if option:
         return UsageError(f"{option}: {what}", hint=hint, cause=cause)
     return ConfigError(what, span=span, hint=hint, cause=cause)

@@ -66,8 +66,15 @@ class _Loader:
 
     # -- plays ---------------------------------------------------------------------------------------------------
 
-    def playbook_file(self, path: str, trail: Trail, span: Span | None, inherit: Inherit, imported_vars: Map | Any,
-                      document: Any = _UNREAD) -> None:
+    def playbook_file(
+        self,
+        path: str,
+        trail: Trail,
+        span: Span | None,
+        inherit: Inherit,
+        imported_vars: Map | Any,
+        document: Any = _UNREAD,
+    ) -> None:
         if document is _UNREAD:
             document = self.read(path)
         else:
@@ -76,13 +83,20 @@ class _Loader:
         if document is None or document == []:
             raise ConfigError("the playbook is empty", span=top, hint="begin with `- hosts: all` and `tasks:` below it")
         if not isinstance(document, Seq):
-            raise ConfigError(f"a playbook is a list of plays, not {show(document)}", span=top,
-                              hint="begin each play with `- hosts: `" if isinstance(document, Map) else None)
+            raise ConfigError(
+                f"a playbook is a list of plays, not {show(document)}",
+                span=top,
+                hint="begin each play with `- hosts: `" if isinstance(document, Map) else None,
+            )
         for index, play in enumerate(document):
             if not isinstance(play, Map):
-                self.problems.append(ConfigError(f"a play must be a mapping, not {show(play)}",
-                                                 span=document.items_at[index],
-                                                 hint="begin each play with `- hosts: `"))
+                self.problems.append(
+                    ConfigError(
+                        f"a play must be a mapping, not {show(play)}",
+                        span=document.items_at[index],
+                        hint="begin each play with `- hosts: `",
+                    )
+                )
                 continue
             try:
                 if any(bare(key) == "import_playbook" for key in play):
@@ -100,14 +114,18 @@ class _Loader:
         layers = [{"playbook_dir": self.folder}, imported_vars, words.vars, self.static_vars]
         name = static_value(words.import_playbook, layers, "`import_playbook`", span)
         other = find_file(name, os.path.dirname(path), self.folder, "`import_playbook`", span)
-        self.playbook_file(other, trail.enter(other, span), span, inherit.under(words, scope=False),
-                           {**imported_vars, **words.vars})
+        self.playbook_file(
+            other, trail.enter(other, span), span, inherit.under(words, scope=False), {**imported_vars, **words.vars}
+        )
 
     def play(self, given: Map, path: str, trail: Trail, inherit: Inherit, imported_vars: Any) -> None:
         if "hosts" not in given and (kind := next((k for k in given if bare(k) in self.kinds), None)) is not None:
-            raise ConfigError("a play needs `hosts`, and this looks like a task", span=key_span(given, kind),
-                              hint="a playbook is a list of plays; put tasks below `tasks:` of a play, or use this "
-                              "file with `import_tasks`")
+            raise ConfigError(
+                "a play needs `hosts`, and this looks like a task",
+                span=key_span(given, kind),
+                hint="a playbook is a list of plays; put tasks below `tasks:` of a play, or use this "
+                "file with `import_tasks`",
+            )
         words = check(PlayWords, given, "play", self.problems, refused={**REFUSED, **REFUSED_PLAY})
         if words is None:
             return
@@ -118,8 +136,12 @@ class _Loader:
             play_vars = Map(span_of(words.vars, given.span) or given.span)
             for source in (imported_vars, words.vars):
                 for key, value in source.items():
-                    play_vars.put(key, value, key_span(source, key, given.span) or given.span,
-                                  value_span(source, key, given.span) or given.span)
+                    play_vars.put(
+                        key,
+                        value,
+                        key_span(source, key, given.span) or given.span,
+                        value_span(source, key, given.span) or given.span,
+                    )
         base = TaskList(self, index, path, [*self.static_layers(words, path), play_vars])
         nodes: list[Node] = []
         for part, items in (("pre_tasks", words.pre_tasks), ("tasks", words.tasks), ("post_tasks", words.post_tasks)):
@@ -132,14 +154,26 @@ class _Loader:
                 nodes.append(base.flush(span_of(items, given.span) or given.span))
         handlers = base.handlers(words.handlers, path, trail, replace(handed, notify=()))
         base.check_notify()
-        self.plays.append(Play(
-            index=index, span=given.span, hosts=words.hosts, name=words.name, nodes=tuple(nodes),
-            handlers=tuple(handlers), vars=play_vars, vars_files=words.vars_files, gather_facts=words.gather_facts,
-            serial=words.serial, max_fail_percentage=words.max_fail_percentage,
-            any_errors_fatal=bool(words.any_errors_fatal), force_handlers=bool(words.force_handlers),
-            remote_user=words.remote_user, port=words.port,
-            connection=None if words.connection is None else "local" if words.connection == "local" else "ssh",
-        ))
+        self.plays.append(
+            Play(
+                index=index,
+                span=given.span,
+                hosts=words.hosts,
+                name=words.name,
+                nodes=tuple(nodes),
+                handlers=tuple(handlers),
+                vars=play_vars,
+                vars_files=words.vars_files,
+                gather_facts=words.gather_facts,
+                serial=words.serial,
+                max_fail_percentage=words.max_fail_percentage,
+                any_errors_fatal=bool(words.any_errors_fatal),
+                force_handlers=bool(words.force_handlers),
+                remote_user=words.remote_user,
+                port=words.port,
+                connection=None if words.connection is None else "local" if words.connection == "local" else "ssh",
+            )
+        )
 
     def static_layers(self, words: PlayWords, path: str) -> list[Mapping[str, Any]]:
         """What names of includes may use besides `vars`: files with variables that are named plainly."""

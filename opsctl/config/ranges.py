@@ -19,11 +19,14 @@ def expand(name: str, span: Span) -> list[str]:
     found = _RANGE.search(name)
     if not found:
         if "[" in name and not _PORT6.match(name):
-            raise ConfigError(f"`{name}` is no host name and no range", span=span,
-                              hint="a range is written `web[01:10]`, `web[1:9:2]` or `db[a:f]`")
+            raise ConfigError(
+                f"`{name}` is no host name and no range",
+                span=span,
+                hint="a range is written `web[01:10]`, `web[1:9:2]` or `db[a:f]`",
+            )
         return [name]
     middle = _span_of_range(found, name, span)
-    tails = expand(name[found.end():], span)
+    tails = expand(name[found.end() :], span)
     if len(middle) * len(tails) > MAX_HOSTS:
         raise ConfigError(f"`{name}` stands for more than {MAX_HOSTS} hosts", span=span)
     head = name[: found.start()]
@@ -36,8 +39,11 @@ def _span_of_range(found: re.Match[str], name: str, span: Span) -> list[str]:
         raise ConfigError(f"the step of the range in `{name}` must be 1 or more", span=span)
     if low.isdigit() and high.isdigit():
         if len(low) > 1 and low[0] == "0" and len(low) != len(high):
-            raise ConfigError(f"the ends of the range in `{name}` have different lengths", span=span,
-                              hint=f"write [{low}:{high.zfill(len(low))}], or no leading zero")
+            raise ConfigError(
+                f"the ends of the range in `{name}` have different lengths",
+                span=span,
+                hint=f"write [{low}:{high.zfill(len(low))}], or no leading zero",
+            )
         start, end = int(low), int(high)
         width = len(low) if low[0] == "0" else 0
         if end - start >= MAX_HOSTS:
@@ -46,11 +52,18 @@ def _span_of_range(found: re.Match[str], name: str, span: Span) -> list[str]:
     elif len(low) == 1 and len(high) == 1 and low.isalpha() and high.isalpha() and low.islower() == high.islower():
         names = [chr(code) for code in range(ord(low), ord(high) + 1, step)]
     else:
-        raise ConfigError(f"`[{low}:{high}]` in `{name}` is no range", span=span,
-                          hint="both ends are numbers, or both are single letters of the same case")
+        raise ConfigError(
+            f"`[{low}:{high}]` in `{name}` is no range",
+            span=span,
+            hint="both ends are numbers, or both are single letters of the same case",
+        )
     if not names:
-        raise ConfigError(f"the range in `{name}` is empty", span=span, cause=f"`{low}` comes after `{high}`",
-                          hint=f"turn it around: [{high}:{low}]")
+        raise ConfigError(
+            f"the range in `{name}` is empty",
+            span=span,
+            cause=f"`{low}` comes after `{high}`",
+            hint=f"turn it around: [{high}:{low}]",
+        )
     return names
 
 

@@ -96,12 +96,19 @@ def _read(path: str) -> str | None:
 
 
 def _playbook() -> str:
-    parts = [_MADE, "# Playbooks", _text(
-        "A playbook is a YAML file with a list of plays. The language is Ansible's; what differs is said where it does",
-        "and every keyword of Ansible's that does not exist is refused with what to use instead (see the end).",
-        "YAML is read by the rules of YAML 1.2: `yes`, `no`, `on`, `off`, `22:22` and dates are strings, `0644` stays",
-        "the text `0644`, and no key may be given twice. A keyword that is a boolean takes yes/no/on/off/true/false.",
-    )]
+    parts = [
+        _MADE,
+        "# Playbooks",
+        _text(
+            "A playbook is a YAML file with a list of plays. The language is Ansible's; what differs",
+            "is said where it does",
+            "and every keyword of Ansible's that does not exist is refused with what to use instead (see the end).",
+            "YAML is read by the rules of YAML 1.2: `yes`, `no`, `on`, `off`, `22:22` and dates are strings,",
+            "`0644` stays",
+            "the text `0644`, and no key may be given twice. A keyword that is a boolean takes",
+            "yes/no/on/off/true/false.",
+        ),
+    ]
     for title, model, note in (
         ("Play", PlayWords, ""),
         ("Task", TaskWords, _TASK),
@@ -131,25 +138,38 @@ def _playbook() -> str:
 
 
 def _inventory() -> str:
-    return _page([
-        _MADE, "# Inventories",
-        _text("Ansible's YAML and INI files, directories of them, executables that print Ansible's JSON, and lists",
-              "`host1,host2,`; `group_vars/` and `host_vars/` beside the inventory and beside the playbook. In INI,",
-              "values are typed as Ansible does; `true` and `false` are booleans, `0644` stays text."),
-        "## Connection variables", _advice(SUPPORTED, "variable", "meaning"),
-        "`ansible_connection: local` hosts, and `localhost` when the inventory has none, are this machine.",
-        "## Refused connection variables", _advice(REFUSED_VARIABLES),
-        "## Which value wins", f"Lowest first: {', '.join(ORDER)}. {_WITHIN}",
-        "## Variables that opsctl sets", _advice(MAGIC, "variable", "meaning"),
-        "## Host patterns", _text(
-            "`all`, a group, a host, `a:b` or `a,b` (both), `a:!b` (a without b), `a:&b` (in both), `web*`, `~regex`,",
-            "`group[0]`, `group[-1]`, `group[1:3]` (with its end). `--limit` takes `@FILE` too."),
-    ])
+    return _page(
+        [
+            _MADE,
+            "# Inventories",
+            _text(
+                "Ansible's YAML and INI files, directories of them, executables that print Ansible's JSON, and lists",
+                "`host1,host2,`; `group_vars/` and `host_vars/` beside the inventory and beside the playbook. In INI,",
+                "values are typed as Ansible does; `true` and `false` are booleans, `0644` stays text.",
+            ),
+            "## Connection variables",
+            _advice(SUPPORTED, "variable", "meaning"),
+            "`ansible_connection: local` hosts, and `localhost` when the inventory has none, are this machine.",
+            "## Refused connection variables",
+            _advice(REFUSED_VARIABLES),
+            "## Which value wins",
+            f"Lowest first: {', '.join(ORDER)}. {_WITHIN}",
+            "## Variables that opsctl sets",
+            _advice(MAGIC, "variable", "meaning"),
+            "## Host patterns",
+            _text(
+                "`all`, a group, a host, `a:b` or `a,b` (both), `a:!b` (a without b), `a:&b` (in both),",
+                "`web*`, `~regex`,",
+                "`group[0]`, `group[-1]`, `group[1:3]` (with its end). `--limit` takes `@FILE` too.",
+            ),
+        ]
+    )
 
 
 def _index(table: dict[str, Any]) -> str:
-    rows = [f"| [`{name}`]({name}.md) | {_cell(kind.doc.strip().splitlines()[0])} |" for name, kind in
-            sorted(table.items())]
+    rows = [
+        f"| [`{name}`]({name}.md) | {_cell(kind.doc.strip().splitlines()[0])} |" for name, kind in sorted(table.items())
+    ]
     return _page([_MADE, "# Task kinds", "| kind | what it does |\n|---|---|\n" + "\n".join(rows)])
 
 
@@ -181,8 +201,18 @@ def _arguments(kind: Any) -> str:
     return "\n".join(rows)
 
 
-_TYPES = {"str": "text", "int": "whole number", "float": "number", "bool": "yes/no", "path": "path", "mode": "mode",
-          "list": "list", "ints": "list of numbers", "dict": "mapping", "raw": "any"}
+_TYPES = {
+    "str": "text",
+    "int": "whole number",
+    "float": "number",
+    "bool": "yes/no",
+    "path": "path",
+    "mode": "mode",
+    "list": "list",
+    "ints": "list of numbers",
+    "dict": "mapping",
+    "raw": "any",
+}
 
 
 def _table(model: type[BaseModel], without: type[BaseModel] | None = None) -> str:

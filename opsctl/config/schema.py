@@ -49,21 +49,34 @@ def playbook() -> dict[str, Any]:
 
 def inventory() -> dict[str, Any]:
     """The schema of a YAML inventory."""
-    variables = {"type": ["object", "null"], "properties": {
-        name: {"description": text} for name, text in SUPPORTED.items()}}
+    variables = {
+        "type": ["object", "null"],
+        "properties": {name: {"description": text} for name, text in SUPPORTED.items()},
+    }
     group = {
         "type": ["object", "null"],
         "additionalProperties": False,
         "properties": {
-            "hosts": {"type": ["object", "string", "null"], "additionalProperties": {"$ref": "#/$defs/Variables"},
-                      "description": "Hosts, with their variables below them; `web[01:10]` is a range."},
-            "children": {"type": ["object", "null"], "additionalProperties": {"$ref": "#/$defs/Group"},
-                         "description": "Groups that are part of this one."},
+            "hosts": {
+                "type": ["object", "string", "null"],
+                "additionalProperties": {"$ref": "#/$defs/Variables"},
+                "description": "Hosts, with their variables below them; `web[01:10]` is a range.",
+            },
+            "children": {
+                "type": ["object", "null"],
+                "additionalProperties": {"$ref": "#/$defs/Group"},
+                "description": "Groups that are part of this one.",
+            },
             "vars": {"$ref": "#/$defs/Variables"},
         },
     }
-    return {"$schema": _DRAFT, "title": "opsctl inventory", "type": ["object", "null"],
-            "additionalProperties": {"$ref": "#/$defs/Group"}, "$defs": {"Group": group, "Variables": variables}}
+    return {
+        "$schema": _DRAFT,
+        "title": "opsctl inventory",
+        "type": ["object", "null"],
+        "additionalProperties": {"$ref": "#/$defs/Group"},
+        "$defs": {"Group": group, "Variables": variables},
+    }
 
 
 def _kinds() -> dict[str, Any]:
@@ -102,8 +115,12 @@ def _object(model: type[BaseModel], required: list[str] | None = None) -> dict[s
             schema["items"] = {"$ref": "#/$defs/HandlerOrInclude"}
         elif name == "loop_control":
             properties[name] = {"$ref": "#/$defs/LoopControl", "description": schema.get("description", "")}
-    out: dict[str, Any] = {"type": "object", "description": given.get("description", ""), "properties": properties,
-                           "additionalProperties": False}
+    out: dict[str, Any] = {
+        "type": "object",
+        "description": given.get("description", ""),
+        "properties": properties,
+        "additionalProperties": False,
+    }
     if required:
         out["required"] = required
     return out
@@ -112,14 +129,16 @@ def _object(model: type[BaseModel], required: list[str] | None = None) -> dict[s
 def _task(model: type[BaseModel], kinds: dict[str, Any]) -> dict[str, Any]:
     out = _object(model)
     out["properties"].update({name: {"$ref": f"#/$defs/args.{name}"} for name in kinds})
-    out["properties"].update({
-        "meta": {"enum": ["flush_handlers", "noop", "end_play", "end_host"]},
-        "action": _ANY_ARGS,
-        "local_action": _ANY_ARGS,
-        "with_items": {},
-        "with_list": {},
-        "with_dict": {},
-    })
+    out["properties"].update(
+        {
+            "meta": {"enum": ["flush_handlers", "noop", "end_play", "end_host"]},
+            "action": _ANY_ARGS,
+            "local_action": _ANY_ARGS,
+            "with_items": {},
+            "with_list": {},
+            "with_dict": {},
+        }
+    )
     out["patternProperties"] = {"^ansible\\.(builtin|legacy)\\.": _ANY_ARGS}
     return out
 
@@ -128,11 +147,21 @@ def _include() -> dict[str, Any]:
     out = _object(IncludeWords)
     for name in ("include_tasks", "import_tasks"):
         out["properties"][name] = {
-            "anyOf": [{"type": "string"}, {"type": "object", "required": ["file"], "additionalProperties": False,
-                                           "properties": {"file": {"type": "string"}, "apply": {"type": "object"}}}],
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "object",
+                    "required": ["file"],
+                    "additionalProperties": False,
+                    "properties": {"file": {"type": "string"}, "apply": {"type": "object"}},
+                },
+            ],
             "description": "A file of tasks; its name must be known before the play.",
         }
     out["patternProperties"] = {"^ansible\\.(builtin|legacy)\\.(include|import)_tasks$": {}}
-    out["anyOf"] = [{"required": ["include_tasks"]}, {"required": ["import_tasks"]},
-                    {"patternProperties": {"^ansible\\.": {}}, "minProperties": 1}]
+    out["anyOf"] = [
+        {"required": ["include_tasks"]},
+        {"required": ["import_tasks"]},
+        {"patternProperties": {"^ansible\\.": {}}, "minProperties": 1},
+    ]
     return out

@@ -58,8 +58,9 @@ def unknown_key(given: Mapping[Any, Any], key: Any, what: str, known: Collection
     """The complaint about a key that nothing knows."""
     article = "an" if what[0] in "aeiou" else "a"
     shown = ", ".join(sorted(known)) if len(known) <= 12 else None
-    hint = did_you_mean(str(key), known) or (f"it takes: {shown}" if shown else
-                                            "docs/reference/playbook.md lists the keywords")
+    hint = did_you_mean(str(key), known) or (
+        f"it takes: {shown}" if shown else "docs/reference/playbook.md lists the keywords"
+    )
     return ConfigError(f"{article} {what} has no keyword `{key}`", span=key_span(given, key), hint=hint)
 
 
@@ -67,8 +68,11 @@ def _located(error: Any, given: Mapping[Any, Any], what: str) -> ConfigError:
     key = error["loc"][0] if error["loc"] else None
     if error["type"] == "missing":
         article = "an" if what[0] in "aeiou" else "a"
-        return ConfigError(f"{article} {what} needs `{key}`", span=span_of(given),
-                           hint="write `hosts: all`, a group, a host or a pattern" if key == "hosts" else None)
+        return ConfigError(
+            f"{article} {what} needs `{key}`",
+            span=span_of(given),
+            hint="write `hosts: all`, a group, a host or a pattern" if key == "hosts" else None,
+        )
     bad = error.get("ctx", {}).get("error")
     if isinstance(bad, Bad):
         what = bad.what if KEY in bad.path else f"`{key}` {bad.what}"

@@ -167,4 +167,3 @@ def did_you_mean(word: str, known: Any) -> str | None:
     """The hint ``did you mean `x`?`` for a misspelt ``word``, or None when nothing is near."""
     found = nearest(word, known)
     return f"did you mean `{found[0]}`?" if found else None
-

@@ -57,8 +57,13 @@ class TaskList:
     def flush(self, span: Span) -> Task:
         """The point between two parts of a play at which notified handlers run."""
         self.flushes += 1
-        return Task(id=f"{self.prefix}.f{self.flushes - 1}", kind="meta", args={"action": "flush_handlers"}, span=span,
-                    tags=frozenset(("always",)))
+        return Task(
+            id=f"{self.prefix}.f{self.flushes - 1}",
+            kind="meta",
+            args={"action": "flush_handlers"},
+            span=span,
+            tags=frozenset(("always",)),
+        )
 
     def next_id(self, handler: bool) -> str:
         if handler:
@@ -72,8 +77,13 @@ class TaskList:
         for index, item in enumerate(items):
             span = value_span(items, index, Span(path, 1)) or Span(path, 1)
             if not isinstance(item, Map):
-                self.problems.append(ConfigError(f"a task must be a mapping, not {show(item)}", span=span,
-                                                 hint="write `- name: ...` and the task kind below it"))
+                self.problems.append(
+                    ConfigError(
+                        f"a task must be a mapping, not {show(item)}",
+                        span=span,
+                        hint="write `- name: ...` and the task kind below it",
+                    )
+                )
                 continue
             try:
                 out += self.node(item, path, trail, inherit, handler)
@@ -89,8 +99,11 @@ class TaskList:
         item = bare_keys(raw)
         if any(key in item for key in _BLOCK_KEYS):
             if handler:
-                raise ConfigError("a handler is one task, not a block", span=item.span,
-                                  hint="let several handlers `listen` to the same topic")
+                raise ConfigError(
+                    "a handler is one task, not a block",
+                    span=item.span,
+                    hint="let several handlers `listen` to the same topic",
+                )
             return self.block(item, path, trail, inherit)
         include = next((key for key in INCLUDES if key in item), None)
         if include:
@@ -107,20 +120,31 @@ class TaskList:
             return []
         if "block" not in item:
             first = next(key for key in _BLOCK_KEYS if key in item)
-            raise ConfigError(f"`{first}` needs a `block` beside it", span=key_span(item, first),
-                              hint="put the tasks that may fail below `block:`")
+            raise ConfigError(
+                f"`{first}` needs a `block` beside it",
+                span=key_span(item, first),
+                hint="put the tasks that may fail below `block:`",
+            )
         handed = inherit.under(words)
         self.note(words.notify)
-        return [Block(
-            span=item.span, name=words.name,
-            block=tuple(self.nodes(words.block, path, trail, handed)),
-            rescue=tuple(self.nodes(words.rescue, path, trail, handed)),
-            always=tuple(self.nodes(words.always, path, trail, handed)),
-        )]
+        return [
+            Block(
+                span=item.span,
+                name=words.name,
+                block=tuple(self.nodes(words.block, path, trail, handed)),
+                rescue=tuple(self.nodes(words.rescue, path, trail, handed)),
+                always=tuple(self.nodes(words.always, path, trail, handed)),
+            )
+        ]
 
     def include(self, given: Map, key: str, path: str, trail: Trail, inherit: Inherit, handler: bool) -> list[Node]:
-        refused = {**REFUSED, **REFUSED_TASK, "register": "an include has no result; `register` belongs on its tasks",
-                   "until": "put it on the included tasks", "args": f"write `{key}: {{file: ..., apply: {{...}}}}`"}
+        refused = {
+            **REFUSED,
+            **REFUSED_TASK,
+            "register": "an include has no result; `register` belongs on its tasks",
+            "until": "put it on the included tasks",
+            "args": f"write `{key}: {{file: ..., apply: {{...}}}}`",
+        }
         item = Map(given.span, given)
         item.keys_at, item.values_at = given.keys_at, given.values_at
         translated = loops.translate(item)
@@ -144,31 +168,46 @@ class TaskList:
             handed = handed.under(applied)
         if isinstance(name, str) and "=" in name:
             first = name.split()[0]
-            raise ConfigError(f"`{key}` names a file and nothing else", span=span,
-                              hint=f"write `{key}: {first}` and the variables below `vars:`")
+            raise ConfigError(
+                f"`{key}` names a file and nothing else",
+                span=span,
+                hint=f"write `{key}: {first}` and the variables below `vars:`",
+            )
         raw_loop = translated if translated is not None else words.loop
         loop_control = self.loop_control(words.loop_control)
         out: list[Node] = []
         for scope in self.loop_scopes(raw_loop, loop_control, handed, key, item):
             inner = handed.with_scope(scope) if scope else handed
             layers = [*self.layers, *inner.scopes, self.loader.static_vars]
-            file = find_file(static_value(name, layers, f"`{key}`", span), os.path.dirname(path), self.loader.folder,
-                             f"`{key}`", span)
+            file = find_file(
+                static_value(name, layers, f"`{key}`", span),
+                os.path.dirname(path),
+                self.loader.folder,
+                f"`{key}`",
+                span,
+            )
             entered = trail.enter(file, span)
             document = self.loader.read(file)
             if document is None:
                 continue
             if not isinstance(document, Seq):
-                raise ConfigError(f"a file of tasks is a list, not {show(document)}",
-                                  span=span_of(document, Span(file, 1)), hint="begin each task with `- `")
+                raise ConfigError(
+                    f"a file of tasks is a list, not {show(document)}",
+                    span=span_of(document, Span(file, 1)),
+                    hint="begin each task with `- `",
+                )
             if (play := next((one for one in document if isinstance(one, Map) and "hosts" in one), None)) is not None:
-                raise ConfigError("this file holds plays, not tasks", span=key_span(play, "hosts"),
-                                  hint="use `import_playbook` for it, beside the plays")
+                raise ConfigError(
+                    "this file holds plays, not tasks",
+                    span=key_span(play, "hosts"),
+                    hint="use `import_playbook` for it, beside the plays",
+                )
             out += self.nodes(document, file, entered, inner, handler)
         return out
 
-    def loop_scopes(self, raw: Any, control: LoopControl, inherit: Inherit, key: str, item: Map
-                    ) -> list[Mapping[str, Any]]:
+    def loop_scopes(
+        self, raw: Any, control: LoopControl, inherit: Inherit, key: str, item: Map
+    ) -> list[Mapping[str, Any]]:
         """One layer of variables for each time that a file is included."""
         if raw is None:
             return [{}]
@@ -200,8 +239,14 @@ class TaskList:
         refused = {**REFUSED, **REFUSED_TASK}
         if not handler:
             refused["listen"] = "only handlers listen; move the task below `handlers:`"
-        words = check(HandlerWords if handler else TaskWords, item, "handler" if handler else "task", self.problems,
-                      refused=refused, skip=skip)
+        words = check(
+            HandlerWords if handler else TaskWords,
+            item,
+            "handler" if handler else "task",
+            self.problems,
+            refused=refused,
+            skip=skip,
+        )
         loop = loops.translate(item)
         if words is None:
             return None
@@ -218,15 +263,36 @@ class TaskList:
         if len(self.problems) > before:
             return None
         return Task(
-            id=self.next_id(handler), kind=kind_name, args=args, span=item.span, name=words.name, when=handed.when,
-            loop=loop if loop is not None else words.loop, loop_control=control,
+            id=self.next_id(handler),
+            kind=kind_name,
+            args=args,
+            span=item.span,
+            name=words.name,
+            when=handed.when,
+            loop=loop if loop is not None else words.loop,
+            loop_control=control,
             register=None if words.register_ is None else str(words.register_),
-            until=words.until, retries=words.retries, delay=words.delay, notify=handed.notify, listen=listen,
-            tags=handed.tags, become=handed.become, become_user=handed.become_user, changed_when=words.changed_when,
-            failed_when=words.failed_when, ignore_errors=handed.ignore_errors,
-            ignore_unreachable=handed.ignore_unreachable, check_mode=handed.check_mode, diff=handed.diff,
-            no_log=handed.no_log, timeout=handed.timeout, environment=handed.environment, scopes=handed.scopes,
-            delegate_to=handed.delegate_to, run_once=handed.run_once, any_errors_fatal=handed.any_errors_fatal,
+            until=words.until,
+            retries=words.retries,
+            delay=words.delay,
+            notify=handed.notify,
+            listen=listen,
+            tags=handed.tags,
+            become=handed.become,
+            become_user=handed.become_user,
+            changed_when=words.changed_when,
+            failed_when=words.failed_when,
+            ignore_errors=handed.ignore_errors,
+            ignore_unreachable=handed.ignore_unreachable,
+            check_mode=handed.check_mode,
+            diff=handed.diff,
+            no_log=handed.no_log,
+            timeout=handed.timeout,
+            environment=handed.environment,
+            scopes=handed.scopes,
+            delegate_to=handed.delegate_to,
+            run_once=handed.run_once,
+            any_errors_fatal=handed.any_errors_fatal,
         )
 
     def args(self, name: str, value: Any, words: TaskWords, span: Span) -> Map:
@@ -240,11 +306,17 @@ class TaskList:
         if action in REFUSED_META:
             raise ConfigError(f"`meta: {action}` is not supported", span=span, hint=REFUSED_META[action])
         if action not in META:
-            raise ConfigError(f"`meta` must be one of {', '.join(META)}, not {show(value)}", span=span,
-                              hint=did_you_mean(action, META))
+            raise ConfigError(
+                f"`meta` must be one of {', '.join(META)}, not {show(value)}",
+                span=span,
+                hint=did_you_mean(action, META),
+            )
         if action == "flush_handlers" and words.when:
-            raise ConfigError("`meta: flush_handlers` cannot have a condition", span=span,
-                              hint="handlers that were not notified do not run anyway")
+            raise ConfigError(
+                "`meta: flush_handlers` cannot have a condition",
+                span=span,
+                hint="handlers that were not notified do not run anyway",
+            )
         return {"action": action}
 
     # -- handlers -------------------------------------------------------------------------------------------------
@@ -257,8 +329,9 @@ class TaskList:
 
     def name_handler(self, words: HandlerWords, item: Map) -> None:
         if words.name is None and not words.listen:
-            raise ConfigError("a handler needs a `name` or `listen`", span=item.span,
-                              hint="without them nothing can notify it")
+            raise ConfigError(
+                "a handler needs a `name` or `listen`", span=item.span, hint="without them nothing can notify it"
+            )
         if words.name is not None:
             self.any_handler_name = self.any_handler_name or is_template(words.name)
             self.handler_names.add(str(words.name))
@@ -270,6 +343,10 @@ class TaskList:
             return
         for name, span in {(str(name), span): (name, span) for name, span in self.notified}.values():
             if not is_template(name) and str(name) not in self.handler_names:
-                self.problems.append(ConfigError(
-                    f"no handler of this play is called `{name}` or listens to it", span=span,
-                    hint=did_you_mean(str(name), self.handler_names) or "add it below `handlers:`"))
+                self.problems.append(
+                    ConfigError(
+                        f"no handler of this play is called `{name}` or listens to it",
+                        span=span,
+                        hint=did_you_mean(str(name), self.handler_names) or "add it below `handlers:`",
+                    )
+                )

@@ -34,8 +34,11 @@ class Templates:
         load: Callable[[str], str | None] | None = None,
     ) -> None:
         context = LookupContext(playbook_dir, environ if environ is not None else {})
-        lookups = {"lookup": Lookup(context, as_list=False), "query": Lookup(context, as_list=True),
-                   "q": Lookup(context, as_list=True)}
+        lookups = {
+            "lookup": Lookup(context, as_list=False),
+            "query": Lookup(context, as_list=True),
+            "q": Lookup(context, as_list=True),
+        }
         byte_code = cache.for_jinja() if cache is not None else None
         self.engine = Engine({**lookups, **(hooks or {})}, byte_code=byte_code, load=load)
 
@@ -86,8 +89,11 @@ def locate(
     span = place_of(error.at, error.lineno, name, read or _read) or fallback
     if hint is None and what.startswith("the template has a mistake"):
         # Jinja2 may see a parenthesis that only the engine puts behind an expression.
-        hint = "an operand is missing at the end of the expression, or a `)` is too much" \
-            if what.endswith("unexpected ')'") else "compare quotes, brackets and braces in this expression"
+        hint = (
+            "an operand is missing at the end of the expression, or a `)` is too much"
+            if what.endswith("unexpected ')'")
+            else "compare quotes, brackets and braces in this expression"
+        )
     if isinstance(error, Undefined) and hint is None:
         member = what != f"`{error.name}` is undefined"
         near = nearest(error.name, _members(what) if member else known, 3)
@@ -150,7 +156,7 @@ def _extent(lines: list[str], line: int, col: int) -> tuple[int, int]:
     """The first and last line of the text of the scalar that begins at ``line``:``col``."""
     if line > len(lines):
         return line, line
-    head = lines[line - 1][col - 1:]
+    head = lines[line - 1][col - 1 :]
     last = line
     if _BLOCK.match(head):
         inner: int | None = None

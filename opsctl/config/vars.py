@@ -22,8 +22,20 @@ from .source import Map, SecretRef, Text, is_template, span_of, value_span
 from .yaml import load_yaml
 
 #: The names of the layers, lowest first; groups and hosts stand for one layer each group and source.
-ORDER = ("defaults", "group", "host", "facts", "play vars", "vars_files", "block vars", "task vars", "include_vars",
-         "set_fact and register", "-e", "magic")
+ORDER = (
+    "defaults",
+    "group",
+    "host",
+    "facts",
+    "play vars",
+    "vars_files",
+    "block vars",
+    "task vars",
+    "include_vars",
+    "set_fact and register",
+    "-e",
+    "magic",
+)
 
 #: Variables that opsctl itself sets; nothing can override them.
 MAGIC: dict[str, str] = {
@@ -92,8 +104,12 @@ def layers_for(
     if task is not None:
         last = len(task.scopes) - 1
         out += [Layer("task vars" if index == last else "block vars", scope) for index, scope in enumerate(task.scopes)]
-    for name, values in (("include_vars", included), ("set_fact and register", set_facts), ("-e", extra),
-                         ("magic", magic)):
+    for name, values in (
+        ("include_vars", included),
+        ("set_fact and register", set_facts),
+        ("-e", extra),
+        ("magic", magic),
+    ):
         if values:
             out.append(Layer(name, values))
     return out
@@ -133,12 +149,21 @@ class SecretLayer(Mapping[str, Any]):
 
 def origins(layers: Iterable[Layer], name: str) -> list[Origin]:
     """Every layer that has the variable ``name``, lowest first: the last one wins."""
-    return [Origin(layer.name, layer.vars[name], value_span(layer.vars, name, span_of(layer.vars[name])))
-            for layer in layers if name in layer.vars]
+    return [
+        Origin(layer.name, layer.vars[name], value_span(layer.vars, name, span_of(layer.vars[name])))
+        for layer in layers
+        if name in layer.vars
+    ]
 
 
-def explain(inventory: Inventory, host: Host, name: str, *, extra: Mapping[str, Any] | None = None,
-            magic: Mapping[str, Any] | None = None) -> list[Origin]:
+def explain(
+    inventory: Inventory,
+    host: Host,
+    name: str,
+    *,
+    extra: Mapping[str, Any] | None = None,
+    magic: Mapping[str, Any] | None = None,
+) -> list[Origin]:
     """What `opsctl inventory HOST --explain NAME` shows: all places of the inventory and the command line."""
     return origins(layers_for(inventory, host, extra=extra, magic=magic), name)
 
@@ -147,8 +172,10 @@ def groups_of(inventory: Inventory) -> dict[str, list[str]]:
     """`groups`: every group with the names of its hosts, those of groups below it included."""
     from .patterns import select
 
-    return {name: [host.name for host in select(inventory, name)] if name in inventory.groups else []
-            for name in inventory.groups}
+    return {
+        name: [host.name for host in select(inventory, name)] if name in inventory.groups else []
+        for name in inventory.groups
+    }
 
 
 def magic_vars(
@@ -211,8 +238,12 @@ def load_vars_files(play: Play, playbook: str, render: Callable[[Any], Any] | No
         try:
             out.append((str(name), load_vars_file(path)))
         except InputUnreadable as error:
-            raise ConfigError(f"`vars_files`: the file `{name}` cannot be read", span=span, cause=error.cause,
-                              hint="the name is relative to the playbook") from None
+            raise ConfigError(
+                f"`vars_files`: the file `{name}` cannot be read",
+                span=span,
+                cause=error.cause,
+                hint="the name is relative to the playbook",
+            ) from None
     return out
 
 
@@ -243,8 +274,9 @@ def _inline(text: str) -> Map:
     except ConfigError as error:
         raise UsageError(f"-e: {error.what}", cause=f"in `{_short(text)}`", hint=error.hint) from None
     if not isinstance(value, Map) or not all(isinstance(key, str) and key.isidentifier() for key in value):
-        raise UsageError(f"-e: `{_short(text)}` is no mapping of variables",
-                         hint="""write -e '{"name": "value"}' or -e name=value""")
+        raise UsageError(
+            f"-e: `{_short(text)}` is no mapping of variables", hint="""write -e '{"name": "value"}' or -e name=value"""
+        )
     return value
 
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import Any
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from ..errors import ConfigError, InputUnreadable, Span
+from ..errors import ConfigError, Span
+from .reading import read_text
 from .source import Map, SecretRef, Seq, Text, did_you_mean
 from .yaml_errors import MAX_DEPTH, syntax_error, too_deep, unquoted
 
-#: A file larger than this is no playbook.
-MAX_BYTES = 32 << 20
 #: Values after the expansion of aliases; a few hundred bytes of nested aliases would otherwise fill the memory.
 MAX_VALUES = 2_000_000
 
@@ -33,12 +31,29 @@ _OCT = re.compile(r"0o[0-7]{1,400}\Z")
 _HEX = re.compile(r"0x[0-9a-fA-F]{1,400}\Z")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 _WORDS: dict[str, Any] = {
-    "": None, "~": None, "null": None, "Null": None, "NULL": None,
-    "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
-    ".inf": float("inf"), ".Inf": float("inf"), ".INF": float("inf"),
-    "+.inf": float("inf"), "+.Inf": float("inf"), "+.INF": float("inf"),
-    "-.inf": float("-inf"), "-.Inf": float("-inf"), "-.INF": float("-inf"),
-    ".nan": float("nan"), ".NaN": float("nan"), ".NAN": float("nan"),
+    "": None,
+    "~": None,
+    "null": None,
+    "Null": None,
+    "NULL": None,
+    "true": True,
+    "True": True,
+    "TRUE": True,
+    "false": False,
+    "False": False,
+    "FALSE": False,
+    ".inf": float("inf"),
+    ".Inf": float("inf"),
+    ".INF": float("inf"),
+    "+.inf": float("inf"),
+    "+.Inf": float("inf"),
+    "+.INF": float("inf"),
+    "-.inf": float("-inf"),
+    "-.Inf": float("-inf"),
+    "-.INF": float("-inf"),
+    ".nan": float("nan"),
+    ".NaN": float("nan"),
+    ".NAN": float("nan"),
 }
 _NUMBER_START = frozenset("-+.0123456789")
 
@@ -62,11 +77,13 @@ def scalar(text: str) -> Any:
 
 def _loader_class() -> Any:
     if yaml.__with_libyaml__:
+
         class CLoader(yaml.CBaseLoader):
             """libyaml's parser; tags stay unresolved, `_Builder` decides."""
 
         cls: Any = CLoader
     else:
+
         class PyLoader(yaml.BaseLoader):
             """The slow parser, where PyYAML was built without libyaml."""
 
@@ -102,51 +119,6 @@ def load_yaml(path: str | os.PathLike[str] | None = None, *, text: str | None = 
     if node is None:
         return None
     return _Builder(name, text).build(node)
-
-
-def read_text(path: str | os.PathLike[str], name: str | None = None) -> str:
-    """The text of a file in UTF-8; a byte order mark is dropped. InputUnreadable or a located ConfigError else."""
-    shown = name if name is not None else os.fspath(path)
-    try:
-        if Path(path).is_file() and os.path.getsize(path) > MAX_BYTES:
-            raise ConfigError(f"{shown} is larger than {MAX_BYTES >> 20} MiB", span=Span(shown, 1),
-                              hint="keep large data in files of their own and `copy` them")
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise InputUnreadable(f"cannot read {shown}", cause=error.strerror or str(error),
-                              hint=_unreadable_hint(error)) from None
-    text = decode(data, shown)
-    if text.startswith("$ANSIBLE_VAULT"):
-        raise ConfigError("the file is encrypted with Ansible Vault, which is not supported", span=Span(shown, 1),
-                          hint="decrypt it with `ansible-vault decrypt`, and name what is secret in it with "
-                          "`!secret env:NAME`, `!secret file:PATH` or `!secret cmd:COMMAND`")
-    return text
-
-
-def decode(data: bytes, name: str) -> str:
-    """``data`` as text; UTF-8 only, with the place of the first byte that is not."""
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise ConfigError("the file is UTF-16, not UTF-8", span=Span(name, 1),
-                          hint=f"convert it: iconv -f UTF-16 -t UTF-8 {name}")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = data[: error.start]
-        line = before.count(b"\n") + 1
-        col = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
-        raise ConfigError("the file is not UTF-8", span=Span(name, line, col),
-                          cause=f"byte 0x{data[error.start]:02x} cannot stand here",
-                          hint=f"convert it, for instance: iconv -f ISO-8859-1 -t UTF-8 {name}") from None
-
-
-def _unreadable_hint(error: OSError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "check the spelling; a relative path is relative to the working directory"
-    if isinstance(error, PermissionError):
-        return "you need read permission for it"
-    if isinstance(error, IsADirectoryError):
-        return "name a file in it"
-    return "check the path"
 
 
 class _Builder:
@@ -195,8 +167,11 @@ class _Builder:
     def count(self, node: Node, children: int) -> None:
         size = 1 + children
         if size > MAX_VALUES:
-            raise self.error(f"aliases expand to more than {MAX_VALUES} values", node,
-                             hint="this looks like a YAML bomb; write the values out")
+            raise self.error(
+                f"aliases expand to more than {MAX_VALUES} values",
+                node,
+                hint="this looks like a YAML bomb; write the values out",
+            )
         self.sizes[id(node)] = size
 
     def scalar(self, node: ScalarNode, span: Span) -> Any:
@@ -215,11 +190,15 @@ class _Builder:
         return self.tagged(node, text, span)
 
     def tagged(self, node: ScalarNode, text: str, span: Span) -> Any:
-        kind = node.tag[len(_STD):] if node.tag.startswith(_STD) else None
+        kind = node.tag[len(_STD) :] if node.tag.startswith(_STD) else None
         if kind in ("int", "float", "bool", "null"):
             value = scalar(text)
-            fits = {"int": type(value) is int, "float": isinstance(value, (int, float)) and not isinstance(value, bool),
-                    "bool": isinstance(value, bool), "null": value is None}[kind]
+            fits = {
+                "int": type(value) is int,
+                "float": isinstance(value, (int, float)) and not isinstance(value, bool),
+                "bool": isinstance(value, bool),
+                "null": value is None,
+            }[kind]
             if not fits:
                 raise self.error(f"`{text}` is no {kind}", node, hint=f"remove the tag `!!{kind}` or correct the value")
             return float(value) if kind == "float" else value
@@ -227,22 +206,32 @@ class _Builder:
 
     def unknown_tag(self, node: Node) -> ConfigError:
         tag = node.tag
-        shown = "!!" + tag[len(_STD):] if tag.startswith(_STD) else tag
+        shown = "!!" + tag[len(_STD) :] if tag.startswith(_STD) else tag
         if tag in ("!vault", "!vault-encrypted"):
-            return self.error("Ansible Vault values are not supported", node,
-                              hint="use `!secret env:NAME`, `!secret file:PATH` or `!secret cmd:COMMAND` "
-                              "(for instance `!secret cmd:ansible-vault view secret.yml`)")
-        return self.error(f"unknown tag `{shown}`", node,
-                          hint="`!secret env:NAME`, `!secret file:PATH`, `!secret cmd:COMMAND` and `!unsafe` exist; "
-                          "quote the value if it only begins with `!`")
+            return self.error(
+                "Ansible Vault values are not supported",
+                node,
+                hint="use `!secret env:NAME`, `!secret file:PATH` or `!secret cmd:COMMAND` "
+                "(for instance `!secret cmd:ansible-vault view secret.yml`)",
+            )
+        return self.error(
+            f"unknown tag `{shown}`",
+            node,
+            hint="`!secret env:NAME`, `!secret file:PATH`, `!secret cmd:COMMAND` and `!unsafe` exist; "
+            "quote the value if it only begins with `!`",
+        )
 
     def secret(self, node: ScalarNode, span: Span) -> SecretRef:
         source, colon, ref = str(node.value).partition(":")
         source, ref = source.strip(), ref.strip()
         if not colon or source not in ("env", "file", "cmd"):
             near = did_you_mean(source, ("env", "file", "cmd")) if colon else None
-            raise self.error(f"`!secret {node.value}` does not say where the secret is", node, cause=near,
-                             hint="write `!secret env:NAME`, `!secret file:PATH` or `!secret cmd:COMMAND`")
+            raise self.error(
+                f"`!secret {node.value}` does not say where the secret is",
+                node,
+                cause=near,
+                hint="write `!secret env:NAME`, `!secret file:PATH` or `!secret cmd:COMMAND`",
+            )
         if not ref:
             raise self.error(f"`!secret {source}:` names nothing", node, hint="write what to read behind the colon")
         return SecretRef(f"{source}:{ref}", span)
@@ -250,9 +239,9 @@ class _Builder:
     def indent(self, span: Span) -> int:
         if self.lines is None:
             self.lines = self.text.split("\n")
-        header = self.lines[span.line - 1][span.col - 1:]
+        header = self.lines[span.line - 1][span.col - 1 :]
         explicit = re.match(r"[|>][-+]?([1-9])", header)
-        for line in self.lines[span.line:]:
+        for line in self.lines[span.line :]:
             if line.strip():
                 if explicit:  # relative to the parent's indentation, which is what the header's line has
                     parent = self.lines[span.line - 1]
@@ -261,7 +250,7 @@ class _Builder:
         return 1
 
     def sequence(self, node: Node, span: Span) -> Seq:
-        if not node.tag.startswith(_STD) or node.tag[len(_STD):] != "seq":
+        if not node.tag.startswith(_STD) or node.tag[len(_STD) :] != "seq":
             raise self.unknown_tag(node)
         out = Seq(span)
         places = out.items_at
@@ -275,7 +264,7 @@ class _Builder:
         return out
 
     def mapping(self, node: MappingNode, span: Span) -> Map:
-        if not node.tag.startswith(_STD) or node.tag[len(_STD):] != "map":
+        if not node.tag.startswith(_STD) or node.tag[len(_STD) :] != "map":
             raise self.unknown_tag(node)
         out = Map(span)
         merges: list[tuple[Node, Any]] = []
@@ -299,9 +288,12 @@ class _Builder:
                 raise self.error("a mapping or list cannot be a key", key_node, hint="quote it if it is meant as text")
             if key in out:
                 first = out.keys_at[key]
-                raise self.error(f"`{key_node.value}` is given twice", key_node,
-                                 cause=f"it was first given in line {first.line}; YAML allows a key only once",
-                                 hint="remove one of the two, or rename it")
+                raise self.error(
+                    f"`{key_node.value}` is given twice",
+                    key_node,
+                    cause=f"it was first given in line {first.line}; YAML allows a key only once",
+                    hint="remove one of the two, or rename it",
+                )
             value, place = self.value(value_node)
             out.put(key, value, self.span(key_node), place)
             total += 1 + self.sizes.get(id(value_node), 1)
@@ -313,8 +305,9 @@ class _Builder:
     def merge(self, out: Map, node: Node, value: Any) -> None:
         for source in value if isinstance(value, Seq) else (value,):
             if not isinstance(source, Map):
-                raise self.error("`<<` merges mappings, and this is none", node,
-                                 hint="point it at an anchored mapping: `<<: *name`")
+                raise self.error(
+                    "`<<` merges mappings, and this is none", node, hint="point it at an anchored mapping: `<<: *name`"
+                )
             for key, item in source.items():
                 if key not in out:
                     out.put(key, item, source.keys_at[key], source.values_at[key])

@@ -18,15 +18,21 @@ _TAB = re.compile(r"^ *(\t)")
 
 def too_deep(span: Span) -> ConfigError:
     """The complaint about absurd nesting."""
-    return ConfigError(f"values are nested more than {MAX_DEPTH} deep", span=span,
-                       hint="no playbook needs that; is this the right file?")
+    return ConfigError(
+        f"values are nested more than {MAX_DEPTH} deep",
+        span=span,
+        hint="no playbook needs that; is this the right file?",
+    )
 
 
 def unquoted(span: Span) -> ConfigError:
     """The complaint about `{{ x }}` without quotes."""
-    return ConfigError("a value that begins with `{{` or `{%` must be quoted", span=span,
-                       cause="YAML reads an unquoted `{` as the start of a mapping",
-                       hint='write it in quotes: "{{ name }}"')
+    return ConfigError(
+        "a value that begins with `{{` or `{%` must be quoted",
+        span=span,
+        cause="YAML reads an unquoted `{` as the start of a mapping",
+        hint='write it in quotes: "{{ name }}"',
+    )
 
 
 def syntax_error(error: yaml.YAMLError, text: str, name: str) -> ConfigError:
@@ -35,9 +41,12 @@ def syntax_error(error: yaml.YAMLError, text: str, name: str) -> ConfigError:
     if isinstance(error, yaml.reader.ReaderError):
         before = text[: error.position] if isinstance(error.position, int) else ""
         line = before.count("\n") + 1
-        return ConfigError("the file contains a character that YAML does not allow", span=Span(name, line),
-                           cause=f"character U+{error.character:04X}" if isinstance(error.character, int) else None,
-                           hint="remove it, or write it as an escape in double quotes")
+        return ConfigError(
+            "the file contains a character that YAML does not allow",
+            span=Span(name, line),
+            cause=f"character U+{error.character:04X}" if isinstance(error.character, int) else None,
+            hint="remove it, or write it as an escape in double quotes",
+        )
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     problem = str(getattr(error, "problem", None) or getattr(error, "context", None) or error).strip()
     context = getattr(error, "context", None)
@@ -53,14 +62,24 @@ def syntax_error(error: yaml.YAMLError, text: str, name: str) -> ConfigError:
     if span.line <= len(lines):
         tab = _TAB.match(lines[span.line - 1])
         if tab:
-            return ConfigError("a tab cannot be used for indentation", span=Span(name, span.line, tab.start(1) + 1),
-                               cause="YAML indents with spaces only", hint="replace the tab by spaces")
+            return ConfigError(
+                "a tab cannot be used for indentation",
+                span=Span(name, span.line, tab.start(1) + 1),
+                cause="YAML indents with spaces only",
+                hint="replace the tab by spaces",
+            )
     if "another document" in problem:
-        return ConfigError("the file holds more than one YAML document", span=span,
-                           hint="put what comes after `---` into a file of its own")
+        return ConfigError(
+            "the file holds more than one YAML document",
+            span=span,
+            hint="put what comes after `---` into a file of its own",
+        )
     if "undefined alias" in problem:
-        return ConfigError(problem.replace("found ", "", 1), span=span,
-                           hint="an anchor `&name` must stand before `*name`; quote the value if the `*` is text")
+        return ConfigError(
+            problem.replace("found ", "", 1),
+            span=span,
+            hint="an anchor `&name` must stand before `*name`; quote the value if the `*` is text",
+        )
     return _explained(problem, context, context_mark, span, lines)
 
 
@@ -70,11 +89,18 @@ def _explained(problem: str, context: Any, context_mark: Any, span: Span, lines:
         # The mistake is where it opens; the parser noticed it somewhere below.
         noticed, span = span.line, Span(span.file, context_mark.line + 1, context_mark.column + 1)
         if "quoted scalar" in opened:
-            return ConfigError("the quote that opens here is not closed", span=span, cause=problem,
-                               hint="close it, or put the value into the other kind of quotes")
-        return ConfigError("the bracket that opens here is not closed", span=span,
-                           cause=f"in line {noticed}: {problem}",
-                           hint="add the missing `,`, `]` or `}`; quote text that contains brackets")
+            return ConfigError(
+                "the quote that opens here is not closed",
+                span=span,
+                cause=problem,
+                hint="close it, or put the value into the other kind of quotes",
+            )
+        return ConfigError(
+            "the bracket that opens here is not closed",
+            span=span,
+            cause=f"in line {noticed}: {problem}",
+            hint="add the missing `,`, `]` or `}`; quote text that contains brackets",
+        )
     cause: str | None = problem
     if context and context_mark is not None:
         cause = f"{problem}, {str(context).strip()} that starts in line {context_mark.line + 1}"
@@ -89,7 +115,7 @@ def _explained(problem: str, context: Any, context_mark: Any, span: Span, lines:
             what = "a second `:` in one line"
             hint = "quote the value, or bring the key to a line of its own with the right indentation"
     elif "cannot start any token" in problem:
-        char = line[span.col - 1:span.col]
+        char = line[span.col - 1 : span.col]
         what, hint = f"a value cannot begin with `{char}`", "put the value in quotes"
     elif "did not find expected key" in problem or "expected <block end>" in problem:
         what = "the indentation does not fit, or a quote or bracket is not closed"

@@ -66,7 +66,9 @@ def program(folder: Path, body: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("name", "text"), [("inventory.yml", YAML), ("inventory.ini", INI), ("hosts", INI), ("hosts", YAML)])
+@pytest.mark.parametrize(
+    ("name", "text"), [("inventory.yml", YAML), ("inventory.ini", INI), ("hosts", INI), ("hosts", YAML)]
+)
 def test_yaml_and_ini_say_the_same(tmp_path: Path, name: str, text: str) -> None:
     """The same inventory in either form gives the same hosts, groups and variables."""
     found = load_inventory([write(tmp_path, name, text)])
@@ -91,8 +93,12 @@ def test_places_of_merged_variables(tmp_path: Path) -> None:
 
 def test_order_of_groups(tmp_path: Path) -> None:
     """Deeper groups win; of two of the same depth the higher priority, then the later name."""
-    path = write(tmp_path, "i.ini", "[b]\nh\n[a]\nh\n[c]\nh\n[a:vars]\nv=a\nansible_group_priority=5\n[b:vars]\nv=b\nw=b\n"
-                                    "[c:vars]\nw=c\n[p:children]\nc\n[p:vars]\nw=p\nu=p\n")
+    path = write(
+        tmp_path,
+        "i.ini",
+        "[b]\nh\n[a]\nh\n[c]\nh\n[a:vars]\nv=a\nansible_group_priority=5\n[b:vars]\nv=b\nw=b\n"
+        "[c:vars]\nw=c\n[p:children]\nc\n[p:vars]\nw=p\nu=p\n",
+    )
     found = load_inventory([path])
     assert found.chains["h"] == ("all", "p", "b", "a", "c") or found.chains["h"] == ("all", "b", "p", "a", "c")
     assert found.hosts["h"].vars["v"] == "a"
@@ -143,10 +149,17 @@ def test_missing_source() -> None:
 
 def test_executable_with_meta(tmp_path: Path) -> None:
     """A program prints Ansible's JSON; lists of hosts and nested groups are understood."""
-    found = load_inventory([program(tmp_path, """cat <<X
+    found = load_inventory(
+        [
+            program(
+                tmp_path,
+                """cat <<X
 {"web": ["a"], "db": {"hosts": ["b"], "vars": {"v": [1, {"k": null}]}}, "prod": {"children": ["web", "db"]},
  "_meta": {"hostvars": {"a": {"x": "{{ y }}"}, "extra": {}}}}
-X""")])
+X""",
+            )
+        ]
+    )
     assert list(found.hosts) == ["a", "b", "extra"]
     assert found.hosts["a"].vars == {"x": "{{ y }}"} and found.hosts["b"].vars == {"v": [1, {"k": None}]}
     assert found.hosts["a"].groups == ("prod", "web")
@@ -154,7 +167,13 @@ X""")])
 
 def test_executable_without_meta(tmp_path: Path) -> None:
     """Without `_meta` the program is asked for each host."""
-    found = load_inventory([program(tmp_path, 'case $1 in --list) echo \'{"g": ["a", "b"]}\';; --host) echo "{\\"me\\": \\"$2\\"}";; esac')])
+    found = load_inventory(
+        [
+            program(
+                tmp_path, 'case $1 in --list) echo \'{"g": ["a", "b"]}\';; --host) echo "{\\"me\\": \\"$2\\"}";; esac'
+            )
+        ]
+    )
     assert {name: host.vars["me"] for name, host in found.hosts.items()} == {"a": "a", "b": "b"}
 
 
@@ -168,10 +187,31 @@ def test_executable_bit_alone_is_no_program(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("5", 5), ("-5", -5), ("1.5", 1.5), ("0644", "0644"), ("010", "010"), ("True", True), ("false", False), ("TRUE", True),
-        ("yes", "yes"), ("None", None), ("hello", "hello"), ("'a b'", "a b"), ('"5"', "5"), ("[1,'a']", [1, "a"]),
-        ("{'k':[1]}", {"k": [1]}), ("(1,2)", [1, 2]), ("10.0.0.1", "10.0.0.1"), ("1e3", "1e3"), ("a=b", "a=b"),
-        ("'{{ x }}'", "{{ x }}"), ("/path/x", "/path/x"), ("'#5'", "#5"), ("a#b", "a#b"), ("[broken", "[broken"), ("''", ""),
+        ("5", 5),
+        ("-5", -5),
+        ("1.5", 1.5),
+        ("0644", "0644"),
+        ("010", "010"),
+        ("True", True),
+        ("false", False),
+        ("TRUE", True),
+        ("yes", "yes"),
+        ("None", None),
+        ("hello", "hello"),
+        ("'a b'", "a b"),
+        ('"5"', "5"),
+        ("[1,'a']", [1, "a"]),
+        ("{'k':[1]}", {"k": [1]}),
+        ("(1,2)", [1, 2]),
+        ("10.0.0.1", "10.0.0.1"),
+        ("1e3", "1e3"),
+        ("a=b", "a=b"),
+        ("'{{ x }}'", "{{ x }}"),
+        ("/path/x", "/path/x"),
+        ("'#5'", "#5"),
+        ("a#b", "a#b"),
+        ("[broken", "[broken"),
+        ("''", ""),
     ],
 )
 def test_typing_of_ini_values(text: str, value: Any) -> None:
@@ -193,8 +233,13 @@ def test_ini_comments_and_spaces() -> None:
 @pytest.mark.parametrize(
     ("name", "names"),
     [
-        ("a", ["a"]), ("w[1:3]", ["w1", "w2", "w3"]), ("w[01:03].x", ["w01.x", "w02.x", "w03.x"]), ("w[1:9:4]", ["w1", "w5", "w9"]),
-        ("d-[a:c]", ["d-a", "d-b", "d-c"]), ("r[1:2]n[a:b]", ["r1na", "r1nb", "r2na", "r2nb"]), ("w[098:101]", ["w098", "w099", "w100", "w101"]),
+        ("a", ["a"]),
+        ("w[1:3]", ["w1", "w2", "w3"]),
+        ("w[01:03].x", ["w01.x", "w02.x", "w03.x"]),
+        ("w[1:9:4]", ["w1", "w5", "w9"]),
+        ("d-[a:c]", ["d-a", "d-b", "d-c"]),
+        ("r[1:2]n[a:b]", ["r1na", "r1nb", "r2na", "r2nb"]),
+        ("w[098:101]", ["w098", "w099", "w100", "w101"]),
     ],
 )
 def test_ranges(name: str, names: list[str]) -> None:
@@ -202,8 +247,21 @@ def test_ranges(name: str, names: list[str]) -> None:
     assert expand(name, HERE) == names
 
 
-@pytest.mark.parametrize("name", ["w[3:1]", "w[a:3]", "w[a:C]", "w[1:3", "w[1:2:0]", "w[01:100]", "w[0:9999999]", "w[]", "w[ab:cd]",
-                                  "a[0:999]b[0:999]c[0:99]"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "w[3:1]",
+        "w[a:3]",
+        "w[a:C]",
+        "w[1:3",
+        "w[1:2:0]",
+        "w[01:100]",
+        "w[0:9999999]",
+        "w[]",
+        "w[ab:cd]",
+        "a[0:999]b[0:999]c[0:99]",
+    ],
+)
 def test_bad_ranges(name: str) -> None:
     """What is no range, or far too large, is a located error."""
     with pytest.raises(ConfigError) as caught:
@@ -213,8 +271,16 @@ def test_bad_ranges(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "found"),
-    [("a", ("a", None)), ("a:22", ("a", 22)), ("[::1]:22", ("::1", 22)), ("[fe80::1]", ("fe80::1", None)), ("::1", ("::1", None)),
-     ("w[1:3]:22", ("w[1:3]", 22)), ("w[1:3]", ("w[1:3]", None)), ("10.0.0.1:2222", ("10.0.0.1", 2222))],
+    [
+        ("a", ("a", None)),
+        ("a:22", ("a", 22)),
+        ("[::1]:22", ("::1", 22)),
+        ("[fe80::1]", ("fe80::1", None)),
+        ("::1", ("::1", None)),
+        ("w[1:3]:22", ("w[1:3]", 22)),
+        ("w[1:3]", ("w[1:3]", None)),
+        ("10.0.0.1:2222", ("10.0.0.1", 2222)),
+    ],
 )
 def test_ports(name: str, found: tuple[str, int | None]) -> None:
     """A port stands behind the last colon, unless the name is a bare IPv6 address."""
@@ -237,9 +303,18 @@ def test_default_sources(tmp_path: Path) -> None:
 
 def test_thousands_of_hosts_are_linear(tmp_path: Path) -> None:
     """5,000 hosts in 200 groups are read with a number of merges in the order of hosts, not of hosts times groups."""
-    lines = ["all:", "  hosts:", *(f"    n{index:04d}: {{ansible_host: 10.0.0.1}}" for index in range(5000)), "  children:"]
+    lines = [
+        "all:",
+        "  hosts:",
+        *(f"    n{index:04d}: {{ansible_host: 10.0.0.1}}" for index in range(5000)),
+        "  children:",
+    ]
     for group in range(200):
-        lines += [f"    g{group}:", "      hosts:", *(f"        n{index:04d}:" for index in range(group * 25, group * 25 + 25))]
+        lines += [
+            f"    g{group}:",
+            "      hosts:",
+            *(f"        n{index:04d}:" for index in range(group * 25, group * 25 + 25)),
+        ]
     path = write(tmp_path, "i.yml", "\n".join(lines) + "\n")
     merges = 0
     real = Draft._merge
@@ -285,7 +360,10 @@ def test_any_graph_of_groups(graph: dict[str, list[str]]) -> None:
             draft.add_hosts(f"h-{name}", name, HERE)
 
     def reaches(start: str, end: str, seen: frozenset[str] = frozenset()) -> bool:
-        return any(child == end or (child not in seen and reaches(child, end, seen | {child})) for child in graph.get(start, ()))
+        return any(
+            child == end or (child not in seen and reaches(child, end, seen | {child}))
+            for child in graph.get(start, ())
+        )
 
     circular = any(reaches(name, name) for name in graph)
     try:

@@ -42,12 +42,35 @@ def inventory() -> Inventory:
 @pytest.mark.parametrize(
     ("pattern", "names"),
     [
-        ("all", "lone w1 w2 w3 d1"), ("*", "lone w1 w2 w3 d1"), ("web", "w1 w2 w3"), ("prod", "w1 w2 w3 d1"),
-        ("db:web", "d1 w3 w1 w2"), ("web,db", "w1 w2 w3 d1"), ("web:&db", "w3"), ("web:!db", "w1 w2"),
-        ("!db:web", "w1 w2"), ("!db", "lone w1 w2"), ("prod:!web:&db", "d1"), ("w*", "w1 w2 w3"), ("w[12]", "w1 w2"),
-        ("?1", "w1 d1"), ("~w[13]$", "w1 w3"), ("~(w|d)1", "w1 d1"), ("web[0]", "w1"), ("web[-1]", "w3"), ("web[0:1]", "w1 w2"),
-        ("web[1:]", "w2 w3"), ("web[:1]", "w1 w2"), ("web[-2:]", "w2 w3"), ("web[7]", ""), ("ungrouped", "lone"), ("nothing", ""),
-        ("localhost", "localhost"), ("127.0.0.1", "127.0.0.1"), (["web", "!w1"], "w2 w3"), ("lone:", "lone"),
+        ("all", "lone w1 w2 w3 d1"),
+        ("*", "lone w1 w2 w3 d1"),
+        ("web", "w1 w2 w3"),
+        ("prod", "w1 w2 w3 d1"),
+        ("db:web", "d1 w3 w1 w2"),
+        ("web,db", "w1 w2 w3 d1"),
+        ("web:&db", "w3"),
+        ("web:!db", "w1 w2"),
+        ("!db:web", "w1 w2"),
+        ("!db", "lone w1 w2"),
+        ("prod:!web:&db", "d1"),
+        ("w*", "w1 w2 w3"),
+        ("w[12]", "w1 w2"),
+        ("?1", "w1 d1"),
+        ("~w[13]$", "w1 w3"),
+        ("~(w|d)1", "w1 d1"),
+        ("web[0]", "w1"),
+        ("web[-1]", "w3"),
+        ("web[0:1]", "w1 w2"),
+        ("web[1:]", "w2 w3"),
+        ("web[:1]", "w1 w2"),
+        ("web[-2:]", "w2 w3"),
+        ("web[7]", ""),
+        ("ungrouped", "lone"),
+        ("nothing", ""),
+        ("localhost", "localhost"),
+        ("127.0.0.1", "127.0.0.1"),
+        (["web", "!w1"], "w2 w3"),
+        ("lone:", "lone"),
     ],
 )
 def test_select(inventory: Inventory, pattern: str | list[str], names: str) -> None:
@@ -94,8 +117,17 @@ def test_bad_patterns(inventory: Inventory) -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "parts"),
-    [("a:b", ["a", "b"]), ("a,b:c", ["a", "b", "c"]), ("a[0:2]:b", ["a[0:2]", "b"]), ("2001:db8::1", ["2001:db8::1"]),
-     ("::1,a", ["::1", "a"]), ("a:~x:y", ["a", "~x:y"]), ("~a:x,b:c", ["~a:x", "b", "c"]), (",]", ["]"]), ("a[1,2]", ["a[1,2]"])],
+    [
+        ("a:b", ["a", "b"]),
+        ("a,b:c", ["a", "b", "c"]),
+        ("a[0:2]:b", ["a[0:2]", "b"]),
+        ("2001:db8::1", ["2001:db8::1"]),
+        ("::1,a", ["::1", "a"]),
+        ("a:~x:y", ["a", "~x:y"]),
+        ("~a:x,b:c", ["~a:x", "b", "c"]),
+        (",]", ["]"]),
+        ("a[1,2]", ["a[1,2]"]),
+    ],
 )
 def test_split(pattern: str, parts: list[str]) -> None:
     """Separators inside brackets, expressions and IPv6 addresses do not separate."""

@@ -11,21 +11,55 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opsctl.config.reading import decode
 from opsctl.config.source import Map, SecretRef, Seq, Text, key_span, span_of, value_span
-from opsctl.config.yaml import decode, load_yaml, scalar
+from opsctl.config.yaml import load_yaml, scalar
 from opsctl.errors import ConfigError, InputUnreadable, OpsError, Span
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("no", "no"), ("yes", "yes"), ("on", "on"), ("off", "off"), ("y", "y"), ("22:22", "22:22"),
-        ("2024-01-31", "2024-01-31"), ("2001-12-14t21:59:43.10-05:00", "2001-12-14t21:59:43.10-05:00"),
-        ("0644", "0644"), ("010", "010"), ("-07", "-07"), ("00", "00"), ("0o644", 0o644), ("0x1F", 31), ("0", 0),
-        ("12", 12), ("-12", -12), ("+12", 12), ("1_000", "1_000"), ("1e3", 1000.0), ("1.5", 1.5), (".5", 0.5),
-        ("1.", 1.0), ("0.10", 0.1), ("01.5", "01.5"), ("-.inf", -math.inf), ("true", True), ("False", False),
-        ("tRue", "tRue"), ("null", None), ("~", None), ("", None), ("Null", None), ("0b11", "0b11"), ("1.2.3", "1.2.3"),
-        ("-", "-"), (".", "."), ("+", "+"), ("1e", "1e"), ("=", "="),
+        ("no", "no"),
+        ("yes", "yes"),
+        ("on", "on"),
+        ("off", "off"),
+        ("y", "y"),
+        ("22:22", "22:22"),
+        ("2024-01-31", "2024-01-31"),
+        ("2001-12-14t21:59:43.10-05:00", "2001-12-14t21:59:43.10-05:00"),
+        ("0644", "0644"),
+        ("010", "010"),
+        ("-07", "-07"),
+        ("00", "00"),
+        ("0o644", 0o644),
+        ("0x1F", 31),
+        ("0", 0),
+        ("12", 12),
+        ("-12", -12),
+        ("+12", 12),
+        ("1_000", "1_000"),
+        ("1e3", 1000.0),
+        ("1.5", 1.5),
+        (".5", 0.5),
+        ("1.", 1.0),
+        ("0.10", 0.1),
+        ("01.5", "01.5"),
+        ("-.inf", -math.inf),
+        ("true", True),
+        ("False", False),
+        ("tRue", "tRue"),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        ("Null", None),
+        ("0b11", "0b11"),
+        ("1.2.3", "1.2.3"),
+        ("-", "-"),
+        (".", "."),
+        ("+", "+"),
+        ("1e", "1e"),
+        ("=", "="),
     ],
 )
 def test_scalars_follow_yaml_1_2(text: str, value: Any) -> None:
@@ -94,8 +128,10 @@ def test_circles_are_refused(text: str) -> None:
         load_yaml(text=text, file="f")
 
 
-@pytest.mark.parametrize("text", ["[" * 50_000, "{a: " * 50_000, "- " * 50_000, "a:\n" + "".join(
-    " " * depth + "a:\n" for depth in range(1, 600))])
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 50_000, "{a: " * 50_000, "- " * 50_000, "a:\n" + "".join(" " * depth + "a:\n" for depth in range(1, 600))],
+)
 def test_absurd_nesting_is_refused(text: str) -> None:
     """Nesting is bounded before anything recurses too deeply."""
     with pytest.raises(ConfigError, match="nested more than"):
