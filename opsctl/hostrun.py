@@ -271,7 +271,7 @@ class HostRun:
         if task is None:
             return {"id": body["task"], "name": body.get("name") or body["task"], "path": None, "line": None}
         name = body.get("name") or (str(task.name) if task.name is not None else task.kind)
-        return {"id": task.id, "name": name, "path": task.span.file, "line": task.span.line}
+        return {"id": task.id, "name": name, "kind": task.kind, "path": task.span.file, "line": task.span.line}
 
     def _finished(self, body: Body, again: bool = False) -> None:
         task = self.run.tasks.get(body["task"])
