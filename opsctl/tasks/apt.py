@@ -17,6 +17,7 @@ class AptArgs(Args):
     unsupported: ClassVar[Mapping[str, str]] = {
         "force_apt_get": "remove it: apt-get is always used",
         "auto_install_module_deps": "remove it: nothing has to be installed for this task",
+        "update_cache_retry_max_delay": "remove it: the delay is two seconds",
         "policy_rc_d": "use `copy` to make /usr/sbin/policy-rc.d before",
     }
 

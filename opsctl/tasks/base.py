@@ -233,6 +233,7 @@ class Kind:
             value = given.get(name) if name else None
             choices = [part.strip().strip("'") for part in error["ctx"]["expected"].replace(" or ", ", ").split(",")]
             near = difflib.get_close_matches(str(value), choices, n=1)
+            near = near or [one for one in choices if value and one.startswith(str(value))]
             hint = f"did you mean `{near[0]}`?" if near else None
             return Problem(name, f"{where} must be one of {', '.join(choices)}, not {value!r}", hint)
         return Problem(name, f"{where}: {error['msg']}")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from .base import Args, Files, Kind, arg
+from .base import Args, Files, Kind, TreeEntry, arg
 from .commands import content_of
 from .words import Mode, NodePath, Str, YesNo
 
 _SELINUX = "labels are not managed: use `command: chcon ...` or `restorecon`"
-_UNSUPPORTED = {
+UNSUPPORTED = {
     "attributes": "use `command: chattr ...`",
     "attr": "use `command: chattr ...`",
     "selevel": _SELINUX,
@@ -25,7 +26,7 @@ _UNSUPPORTED = {
 
 
 class _Owned(Args):
-    unsupported: ClassVar[Mapping[str, str]] = _UNSUPPORTED
+    unsupported: ClassVar[Mapping[str, str]] = UNSUPPORTED
 
     mode: Mode | None = arg(
         'Permissions: `0644`, `"0644"` or `u=rw,go=r`. A new file without it gets what the umask gives.', None
@@ -107,7 +108,7 @@ class CopyArgs(_Placed):
 class TemplateArgs(_Placed):
     """A Jinja2 template of the controller, rendered with the task's variables."""
 
-    unsupported: ClassVar[Mapping[str, str]] = {**_UNSUPPORTED, "output_encoding": "files are written as UTF-8"}
+    unsupported: ClassVar[Mapping[str, str]] = {**UNSUPPORTED, "output_encoding": "files are written as UTF-8"}
 
     src: Str = arg("Template on the controller, looked up in `templates/` beside the playbook.")
     newline_sequence: Literal["\n", "\r", "\r\n"] = arg("The line ending of the result.", "\n")
@@ -157,15 +158,31 @@ def _copy(args: dict[str, Any], files: Files) -> dict[str, Any]:
         if out.get("mode") == "preserve":
             out["mode"] = files.mode(path)
         return {**out, **content_of(path, files)}
-    tree: list[dict[str, Any]] = []
-    for entry in entries:
-        item: dict[str, Any] = {"path": entry.path, "type": entry.type, "mode": entry.mode}
-        if entry.type == "file":
-            item.update(content_of(f"{path.rstrip('/')}/{entry.path}", files))
-        elif entry.type == "link":
-            item["target"] = entry.target
-        tree.append(item)
+    tree = _tree(path.rstrip("/"), "", entries, files, bool(args.get("local_follow")), ())
     return {**out, "tree": tree, "inside": src.endswith("/")}
+
+
+def _tree(
+    root: str, prefix: str, entries: list[TreeEntry], files: Files, follow: bool, above: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """The entries of a directory as they travel; with ``follow``, links are what they point to."""
+    above = (*above, os.path.realpath(root))
+    out: list[dict[str, Any]] = []
+    for entry in entries:
+        whole = f"{root}/{entry.path}"
+        item: dict[str, Any] = {"path": prefix + entry.path, "type": entry.type, "mode": entry.mode}
+        if entry.type == "link" and follow and os.path.exists(whole) and os.path.realpath(whole) not in above:
+            below = files.tree(whole)
+            item.update(type="file" if below is None else "dir", mode=files.mode(whole))
+            if below is not None:
+                out += [item, *_tree(whole, item["path"] + "/", below, files, follow, above)]
+                continue
+        if item["type"] == "file":
+            item.update(content_of(whole, files))
+        elif item["type"] == "link":
+            item["target"] = entry.target
+        out.append(item)
+    return out
 
 
 def _template(args: dict[str, Any], files: Files) -> dict[str, Any]:

@@ -8,14 +8,14 @@ from typing import ClassVar, Literal
 from pydantic import model_validator
 
 from .base import Args, Kind, arg
-from .files import _UNSUPPORTED
+from .files import UNSUPPORTED
 from .words import Mode, NodePath, Str, YesNo
 
 
 class LineInFileArgs(Args):
     """One line of a text file: there, replaced, or not there."""
 
-    unsupported: ClassVar[Mapping[str, str]] = _UNSUPPORTED
+    unsupported: ClassVar[Mapping[str, str]] = UNSUPPORTED
 
     path: NodePath = arg("The file; a link is followed.", aliases=("dest", "destfile", "name"))
     state: Literal["absent", "present"] = arg("Whether the line shall be there.", "present")

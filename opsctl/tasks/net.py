@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import model_validator
 
 from .base import Args, Kind, arg
+from .files import UNSUPPORTED
 from .words import Dict, Float, Int, IntList, Mode, NodePath, Raw, Str, YesNo
 
 
@@ -51,6 +52,7 @@ class UriArgs(Args):
     """An HTTP request from the node. GET, HEAD and OPTIONS without `dest` change nothing and run in check mode too."""
 
     unsupported: ClassVar[Mapping[str, str]] = {
+        **UNSUPPORTED,
         "ciphers": _TLS,
         "decompress": _TLS,
         "remote_src": "give the `body` itself",
@@ -59,7 +61,6 @@ class UriArgs(Args):
         "unredirected_headers": _TLS,
         "use_gssapi": _TLS,
         "use_netrc": "netrc is never read; give `url_username` and `url_password`",
-        "attributes": "use `command: chattr ...`",
     }
 
     url: Str = arg("The address, http or https.")

@@ -119,8 +119,9 @@ def test_what_differs_is_done_in_order_and_only_once(
 
 
 @pytest.mark.parametrize(
-    ("state", "unit", "verb"), [("restarted", "sshd", "restart"), ("reloaded", "sshd", "reload"), ("reloaded", "idle", "start")]
-)  # fmt: skip
+    ("state", "unit", "verb"),
+    [("restarted", "sshd", "restart"), ("reloaded", "sshd", "reload"), ("reloaded", "idle", "start")],
+)
 def test_restart_and_reload_always_act(fake: Any, tmp_path: Path, state: str, unit: str, verb: str) -> None:
     assert run("service", {"name": unit, "state": state}, fake()).changed
     assert f"{verb} {unit}.service" in calls(tmp_path)
@@ -133,13 +134,13 @@ def test_looking_changes_nothing(fake: Any, tmp_path: Path) -> None:
 
 
 def test_a_unit_that_does_not_exist_needs_a_package_or_a_file(fake: Any) -> None:
-    with pytest.raises(Fail, match="there is no unit nope.service") as failed:
+    with pytest.raises(Fail, match=r"there is no unit nope\.service") as failed:
         run("systemd", {"name": "nope", "state": "started"}, fake())
     assert ("path", "/etc/systemd") in failed.value.needs and ("package", "") in failed.value.needs
 
 
 def test_a_unit_that_does_not_start_shows_its_last_messages(fake: Any) -> None:
-    with pytest.raises(Fail, match="systemctl start dead.service failed") as failed:
+    with pytest.raises(Fail, match=r"systemctl start dead\.service failed") as failed:
         run("systemd", {"name": "dead", "state": "started"}, fake())
     assert "could not bind port 8000" in failed.value.cause
     assert "journalctl -u dead.service" in failed.value.hint
