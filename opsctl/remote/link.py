@@ -189,7 +189,7 @@ class Link:
                 pinged = now
                 self._pings += 1
                 self.send({"t": "ping", "n": self._pings})
-            wait = 1.0 if until is None else min(1.0, max(0.0, until - now))
+            wait = min(1.0, PING_AFTER, 1.0 if until is None else max(0.0, until - now))
             try:
                 data = self._channel.recv(wait)
             except TimeoutError:

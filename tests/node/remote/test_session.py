@@ -15,6 +15,7 @@ import pytest
 from opsctl.errors import OpsError, TaskFailed
 from opsctl.remote import link
 from opsctl.remote.gate import Gate
+from opsctl.remote.link import BlobSource
 from opsctl.remote.local import LocalTransport
 from opsctl.remote.session import AgentDied, BytesBlob, FileBlob, Session
 from opsctl.remote.transport import run
@@ -73,7 +74,7 @@ def test_blobs_arrive_whole(rig: Rig, tmp_path: Path) -> None:
     small_sha = hashlib.sha256(small).hexdigest()
     target = tmp_path / "node"
     target.mkdir()
-    blobs = {big_sha: FileBlob.of(big), small_sha: BytesBlob(small)}
+    blobs: dict[str, BlobSource] = {big_sha: FileBlob.of(big), small_sha: BytesBlob(small)}
     session = rig.session()
     for outcome in ("changed", "ok"):
         events: list[dict[str, Any]] = []
@@ -115,7 +116,12 @@ def test_cancel_stops_the_task_and_its_processes(rig: Rig, tmp_path: Path) -> No
     """`cancel` from another thread ends the segment, and nothing of the task is left."""
     pid_file = tmp_path / "pid"
     session = rig.session()
-    thread = threading.Thread(target=lambda: until(pid_file.exists) and session.cancel("enough"))
+
+    def stop() -> None:
+        if until(pid_file.exists):
+            session.cancel("enough")
+
+    thread = threading.Thread(target=stop)
     thread.start()
     events: list[dict[str, Any]] = []
     done = session.run_segment(segment(shell(f"echo $$ > {pid_file}; sleep 300")), on_event=events.append)

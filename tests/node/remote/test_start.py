@@ -28,7 +28,8 @@ def wrapped(directory: Path, text: str) -> str:
 
 def test_noise_before_the_agent(make_rig: MakeRig, tmp_path: Path) -> None:
     """A MOTD and a .bashrc that print, even what looks like frames, disturb nothing and are kept."""
-    noise = "printf 'Welcome to \\377\\000\\000\\000\\020{}\\n<<opsctl 0000>>\\n'; head -c 200000 /dev/zero | tr '\\0' x; echo"
+    fake = "printf 'Welcome to \\377\\000\\000\\000\\020{}\\n<<opsctl 0000>>\\n'"
+    noise = f"{fake}; head -c 200000 /dev/zero | tr '\\0' x; echo"
     config = wrapped(tmp_path, f'{noise}\necho problem >&2\nexec /bin/sh -c "$SSH_ORIGINAL_COMMAND"')
     session = make_rig(config=[config]).session()
     assert session.run_segment(segment(shell("echo hi")))["ok"]
@@ -60,7 +61,7 @@ def test_command_holds_nothing_that_a_shell_reads() -> None:
     assert not set("\\\n!") & set(command)
     assert command.count("'") == 2 * (1 + len(PYTHONS))
     outside = "".join(command.split("'")[::2])
-    assert not set("\"$`;&|<>()[]{}*?~#") & set(outside)
+    assert not set('"$`;&|<>()[]{}*?~#') & set(outside)
 
 
 def test_broken_python_first_in_path(make_rig: MakeRig, tmp_path: Path) -> None:
