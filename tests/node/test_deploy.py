@@ -154,6 +154,28 @@ def test_handlers(project: Project, node: TestNode) -> None:
     assert second.outcomes == ["ok", "ok", "ok"]
 
 
+def test_handlers_wait_for_the_next_run_after_a_failure(project: Project, node: TestNode) -> None:
+    """A handler that was notified before the run failed runs in the next run though nothing changes then; check shows
+    it; after it ran it is owed no more."""
+    book = """
+        - hosts: all
+          tasks:
+            - {name: change, copy: {dest: "{{ files }}/conf", content: "1"}, notify: restart}
+            - {name: perhaps, command: "test -e {{ files }}/good", changed_when: false}
+          handlers:
+            - {name: restart, shell: "echo restarted >> {{ files }}/log"}
+    """
+    assert project.deploy(book, node).code == 1
+    assert not (node.files / "log").exists()
+    (node.files / "good").touch()
+    assert project.deploy(book, check=True).task("restart")["outcome"] == "changed"
+    assert not (node.files / "log").exists()
+    run = project.deploy(book).ok()
+    assert run.task("restart")["outcome"] == "changed" and run.task("change")["outcome"] == "ok"
+    assert (node.files / "log").read_text() == "restarted\n"
+    assert "restart" not in [event["task"]["name"] for event in project.deploy(book).ok().tasks()]
+
+
 def test_selection(project: Project, node: TestNode) -> None:
     """--tags, --skip-tags and --start-at choose tasks; `always` and `never` behave as in Ansible."""
     book = """

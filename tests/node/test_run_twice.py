@@ -19,25 +19,31 @@ CASES: dict[str, tuple[str, str, str]] = {
     "script": ("- script: make.sh one two\n  args: {creates: '{{ files }}/one'}", "changed", "ok"),
     "raw": ("- raw: echo hello\n  changed_when: false", "ok", "ok"),
     "file": (
-        "- file: {path: '{{ files }}/d/e', state: directory, mode: '0750'}\n"
-        "- file: {path: '{{ files }}/l', src: d, state: link}\n"
-        "- file: {path: '{{ files }}/gone', state: absent}",
+        (
+            "- file: {path: '{{ files }}/d/e', state: directory, mode: '0750'}\n"
+            "- file: {path: '{{ files }}/l', src: d, state: link}\n"
+            "- file: {path: '{{ files }}/gone', state: absent}"
+        ),
         "changed changed changed",
         "ok ok ok",
     ),
     "copy": (
-        "- copy: {dest: '{{ files }}/a', content: 'x', mode: 'u=rw,go=r'}\n"
-        "- copy: {dest: '{{ files }}/big', src: big.bin, mode: '0600'}\n"
-        "- copy: {dest: '{{ files }}/tree/', src: tree/}",
+        (
+            "- copy: {dest: '{{ files }}/a', content: 'x', mode: 'u=rw,go=r'}\n"
+            "- copy: {dest: '{{ files }}/big', src: big.bin, mode: '0600'}\n"
+            "- copy: {dest: '{{ files }}/tree/', src: tree/}"
+        ),
         "changed changed changed",
         "ok ok ok",
     ),
     "template": ("- template: {src: t.j2, dest: '{{ files }}/t', mode: '0644'}", "changed", "ok"),
     "stat": ("- stat: {path: '{{ files }}/gone'}\n  register: s\n- assert: {that: s.stat.exists}", "ok ok", "ok ok"),
     "lineinfile": (
-        "- lineinfile: {path: '{{ files }}/conf', regexp: '^a=', line: 'a=2'}\n"
-        "- lineinfile: {path: '{{ files }}/conf', line: 'new', insertafter: BOF}\n"
-        "- lineinfile: {path: '{{ files }}/conf', regexp: '^c=', state: absent}",
+        (
+            "- lineinfile: {path: '{{ files }}/conf', regexp: '^a=', line: 'a=2'}\n"
+            "- lineinfile: {path: '{{ files }}/conf', line: 'new', insertafter: BOF}\n"
+            "- lineinfile: {path: '{{ files }}/conf', regexp: '^c=', state: absent}"
+        ),
         "changed changed changed",
         "ok ok ok",
     ),
@@ -65,7 +71,7 @@ def web() -> Iterator[int]:
             self.end_headers()
             self.wfile.write(b"hello")
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, *args: object) -> None:
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hello) as server:
@@ -81,7 +87,7 @@ def test_every_kind_has_a_row() -> None:
 
 def prepare(project: Project, node: TestNode) -> None:
     """What the rows read on the controller and find on the node."""
-    project.write("make.sh", "#!/bin/sh\ntouch {0}/one\n".format(node.files), mode=0o755)
+    project.write("make.sh", f"#!/bin/sh\ntouch {node.files}/one\n", mode=0o755)
     project.write("t.j2", "{{ inventory_hostname }} {{ port }}\n")
     (project.directory / "big.bin").write_bytes(bytes(range(256)) * 1000)
     project.write("tree/x", "x")

@@ -14,7 +14,7 @@ MARKER = "OPSCTL_TEST_NODE"
 GRACE = 15.0
 
 #: What the agent keeps between runs, by the first part of the path below its state directory.
-KEPT = ("agents", "jinja", "lib", "format", "python")
+KEPT = ("agents", "output", "handlers.json")
 
 
 def processes(marker: str) -> dict[int, str]:

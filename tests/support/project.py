@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -73,11 +74,12 @@ class TestNode:
         """Pid -> command line of what opsctl runs on the node now."""
         return processes(self.marker)
 
-    def end_processes(self) -> None:
-        """Kill what a test left running on the node on purpose."""
+    def abandon(self) -> None:
+        """Kill what a test left running on the node on purpose, and forget its runs."""
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.state / "runs", ignore_errors=True)
 
 
 @dataclass

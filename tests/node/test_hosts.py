@@ -1,0 +1,205 @@
+"""Several hosts: independence, batches, barriers, and what becomes of the others when one is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.project import Project, TestNode
+from tests.support.sshd import free_port
+
+MakeNode = Callable[..., TestNode]
+
+#: Seconds after which something that should happen soon has not happened.
+GENEROUS = 60.0
+
+
+@pytest.fixture
+def three(make_node: MakeNode) -> list[TestNode]:
+    """Three nodes, n1 to n3."""
+    return [make_node(f"n{number}") for number in (1, 2, 3)]
+
+
+def wait_for(what: str, true: Callable[[], bool], deadline: float = GENEROUS) -> None:
+    end = time.monotonic() + deadline
+    while not true():
+        assert time.monotonic() < end, f"{what}: not within {deadline:.0f} s"
+        time.sleep(0.02)
+
+
+def order(events: list[dict[str, Any]], *kinds: str) -> Iterator[tuple[str, str]]:
+    for event in events:
+        if event["event"] in kinds:
+            yield event["event"], event.get("host", "")
+
+
+def test_hosts_do_not_wait_for_each_other(project: Project, three: list[TestNode]) -> None:
+    """A host that is busy in its first task holds nobody back: the others finish the play first."""
+    gate = project.directory / "gate"
+    book = f"""
+        - hosts: all
+          tasks:
+            - {{name: slow, shell: "while [ ! -e {gate} ]; do sleep 0.05; done", when: inventory_hostname == 'n1'}}
+            - {{name: mark, copy: {{dest: "{{{{ files }}}}/done", content: x}}}}
+    """
+    project.write("site.yml", book)
+    project.inventory(*three)
+    process = project.start("deploy", "site.yml", "--json")
+    try:
+        wait_for("the others finish", lambda: all((node.files / "done").exists() for node in three[1:]))
+        assert not (three[0].files / "done").exists()
+        gate.touch()
+        out, err = process.communicate(timeout=GENEROUS)
+    finally:
+        process.kill()
+        process.wait()
+    run = project.judge(["deploy", "--json"], process.returncode, out, err).ok()
+    assert run.outcomes_of("n1") == ["changed", "changed"] and run.outcomes_of("n2") == ["skipped", "changed"]
+
+
+def test_serial(project: Project, three: list[TestNode]) -> None:
+    """`serial: [1, 2]` finishes the first batch before the second begins; a failed batch ends the play."""
+    book = """
+        - hosts: all
+          serial: [1, 2]
+          tasks:
+            - {name: one, shell: "echo {{ inventory_hostname }} >> LOG"}
+            - {name: two, command: "test ! -e {{ files }}/bad"}
+    """.replace("LOG", str(project.directory / "log"))
+    run = project.deploy(book, *three).ok()
+    lines = (project.directory / "log").read_text().split()
+    assert lines[0] == "n1" and sorted(lines[1:]) == ["n2", "n3"]
+    ended = [event["host"] for event in run.tasks() if event["task"]["name"] == "two"]
+    assert ended[0] == "n1"
+    (three[0].files / "bad").touch()
+    failed = project.deploy(book)
+    assert failed.code == 1
+    assert {event["host"] for event in failed.tasks()} == {"n1"}, "a later batch ran though the first failed entirely"
+
+
+def test_run_once_and_hostvars(project: Project, three: list[TestNode]) -> None:
+    """A `run_once` task runs on the first host; its registered result is there for every host, and `hostvars` gives
+    another host's."""
+    run = project.deploy(
+        """
+        - hosts: all
+          tasks:
+            - {name: once, shell: "echo token-{{ inventory_hostname }} | tee -a LOG", register: token, run_once: true}
+            - {name: use, copy: {dest: "{{ files }}/token", content: "{{ token.stdout }}"}}
+            - {name: mine, set_fact: {mine: "{{ inventory_hostname }}!"}}
+        - hosts: all
+          tasks:
+            - {name: theirs, copy: {dest: "{{ files }}/theirs", content: "{{ hostvars['n1'].mine }}"}}
+        """.replace("LOG", str(project.directory / "log")),
+        *three,
+    ).ok()
+    assert (project.directory / "log").read_text() == "token-n1\n"
+    for node in three:
+        assert (node.files / "token").read_text() == "token-n1"
+        assert (node.files / "theirs").read_text() == "n1!"
+    assert len([event for event in run.tasks() if event["task"]["name"] == "once"]) in (1, 3)
+
+
+def test_any_errors_fatal(project: Project, three: list[TestNode]) -> None:
+    """After a failure on one host, none goes past the task that failed; without it the others go on."""
+    book = """
+        - hosts: all
+          any_errors_fatal: FATAL
+          tasks:
+            - {name: perhaps, command: "test ! -e {{ files }}/bad"}
+            - {name: later, copy: {dest: "{{ files }}/later", content: x}}
+    """
+    (three[1].files / "bad").touch()
+    fatal = project.deploy(book.replace("FATAL", "true"), *three)
+    assert fatal.code == 1 and not any((node.files / "later").exists() for node in three)
+    free = project.deploy(book.replace("FATAL", "false"))
+    assert free.code == 1
+    assert [(node.files / "later").exists() for node in three] == [True, False, True]
+    assert free.counts("n2") == {"failed": 1}
+
+
+def test_delegate_to_localhost(project: Project, three: list[TestNode]) -> None:
+    """A delegated task runs on the controller with the variables of its host, and its result goes back to the host."""
+    run = project.deploy(
+        """
+        - hosts: all
+          tasks:
+            - name: here
+              shell: "echo {{ inventory_hostname }} | tee OUT/{{ inventory_hostname }}"
+              delegate_to: localhost
+              register: here
+            - {name: there, copy: {dest: "{{ files }}/from", content: "{{ here.stdout }}"}}
+        """.replace("OUT", str(project.directory)),
+        *three,
+    ).ok()
+    for node in three:
+        assert (project.directory / node.name).read_text() == f"{node.name}\n"
+        assert (node.files / "from").read_text() == node.name
+    assert run.counts("n1") == {"changed": 2}
+
+
+def test_limit(project: Project, three: list[TestNode]) -> None:
+    """`--limit` takes names, exclusions and patterns; nothing matched is an error that says so."""
+    book = "- hosts: all\n  tasks:\n    - copy: {dest: '{{ files }}/x', content: x}\n"
+    project.deploy(book, *three, args=["--limit", "n1,n3"]).ok()
+    assert [(node.files / "x").exists() for node in three] == [True, False, True]
+    run = project.deploy(book, args=["--limit", "all:!n1:!n3"]).ok()
+    assert set(run.finished["hosts"]) == {"n2"}
+    assert project.deploy(book, args=["--limit", "nobody"]).code == 2
+
+
+def test_an_unreachable_host(project: Project, make_node: MakeNode) -> None:
+    """A host that refuses the connection is `unreachable` with its reason; the others finish; exit 3 beats exit 1."""
+    node = make_node("n1")
+    gone = {**node.variables, "ansible_port": free_port()}
+    project.inventory(node, gone=gone)
+    run = project.deploy("- hosts: all\n  tasks:\n    - copy: {dest: '{{ files }}/x', content: x}\n")
+    assert run.code == 3, run.explain()
+    assert (node.files / "x").exists() and run.counts("n1") == {"changed": 1}
+    assert run.counts("gone") == {"unreachable": 1}
+    error = next(event["error"] for event in run.events if event["event"] == "host_unreachable")
+    assert "refused" in json.dumps(error).lower() and error.get("hint")
+
+
+def test_a_frozen_host_holds_nobody_back(project: Project, make_node: MakeNode) -> None:
+    """A peer that stops answering (SIGSTOP: the connection stays up) is noticed by its silence; the other host has
+    finished long before, and the frozen one ends as unreachable."""
+    good, frozen = make_node("n1"), make_node("n2")
+    project.write(
+        "site.yml",
+        """
+        - hosts: all
+          tasks:
+            - {name: begin, copy: {dest: "{{ files }}/begun", content: x}}
+            - {name: go on, wait_for: {path: "{{ files }}/go", timeout: 300}}
+            - {name: end, copy: {dest: "{{ files }}/ended", content: x}}
+        """,
+    )
+    project.inventory(good, frozen)
+    process = project.start("deploy", "site.yml", "--json", "--reconnect", "2s")
+    try:
+        wait_for("both hosts begin", lambda: all((node.files / "begun").exists() for node in (good, frozen)))
+        frozen.server.freeze_sessions()
+        os.kill(frozen.server.pid, signal.SIGSTOP)
+        (good.files / "go").touch()
+        wait_for("the good host ends", (good.files / "ended").exists)
+        out, err = process.communicate(timeout=GENEROUS * 2)
+    finally:
+        process.kill()
+        process.wait()
+        os.kill(frozen.server.pid, signal.SIGCONT)
+        frozen.server.thaw_sessions()
+        frozen.abandon()
+    run = project.judge(["deploy", "--json"], process.returncode, out, err)
+    assert run.code == 3, run.explain()
+    assert run.outcomes_of("n1") == ["changed", "ok", "changed"]
+    told = list(order(run.events, "task_finished", "host_unreachable"))
+    assert ("host_unreachable", "n2") in told
+    assert told.index(("host_unreachable", "n2")) > max(i for i, (_, host) in enumerate(told) if host == "n1")
+    assert not (frozen.files / "ended").exists()

@@ -1,0 +1,197 @@
+"""What a run says: events that keep their published shape, secrets that nobody sees, output of any kind and size."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from opsctl.schema_events import AnyEvent
+from tests.support.project import Project, Run, TestNode
+
+SECRET = "hunter2-XyZ"
+
+
+def check_shape(run: Run) -> None:
+    """Every line has the published shape; numbers rise by one; the last line is `run_finished`."""
+    adapter: TypeAdapter[object] = TypeAdapter(AnyEvent)
+    for event in run.events:
+        adapter.validate_python(event, strict=True)
+    numbers = [event["seq"] for event in run.events if "seq" in event]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert [event["event"] for event in run.events].count("run_finished") == 1
+    assert run.events[-1]["event"] == "run_finished"
+
+
+BOOK = """
+    - hosts: all
+      name: everything
+      tasks:
+        - {name: ok, command: "true", changed_when: false}
+        - {name: changed, copy: {dest: "{{ files }}/a", content: x}, notify: handler}
+        - {name: skipped, command: "true", when: false}
+        - {name: ignored, command: "false", ignore_errors: true}
+        - {name: loop, copy: {dest: "{{ files }}/{{ item }}", content: x}, loop: [b, c]}
+        - block: [{name: rescued, command: "false"}]
+          rescue: [{name: rescue, debug: {msg: rescued}}]
+        - {name: noise, shell: "echo out; echo err >&2"}
+        - {name: failed, command: "false"}
+      handlers:
+        - {name: handler, command: "true"}
+"""
+
+
+@pytest.mark.parametrize("args", [[], ["--check"], ["--diff", "-vv"]])
+def test_events_have_the_published_shape(args: list[str], project: Project, node: TestNode) -> None:
+    """`--json` is what `opsctl schema events` says, in a run, in check mode, with diffs and live output."""
+    run = project.deploy(BOOK, node, args=args)
+    check_shape(run)
+    if not args:
+        outcomes = {event["task"]["name"]: event["outcome"] for event in run.tasks()}
+        assert {name: outcomes[name] for name in ("ok", "changed", "skipped", "ignored", "rescued", "failed")} == {
+            name: name for name in ("ok", "changed", "skipped", "ignored", "rescued", "failed")
+        }
+        assert run.counts("n1") == {"ok": 2, "changed": 3, "skipped": 1, "ignored": 1, "rescued": 1, "failed": 1}
+        assert run.code == run.finished["exit"] == 1 and run.finished["ok"] is False
+
+
+def test_an_error_before_the_run_is_one_line(project: Project, node: TestNode) -> None:
+    """A broken playbook under --json is one `error` event with its place, exit 2; without, it goes to stderr."""
+    project.inventory(node)
+    run = project.deploy("- hosts: all\n  tasks:\n    - comand: echo\n")
+    assert run.code == 2 and [event["event"] for event in run.events] == ["error"]
+    assert run.error["at"]["line"] == 3 and "command" in json.dumps(run.error)
+    plain = project.opsctl("deploy", "site.yml")
+    assert plain.code == 2 and plain.stdout == "" and "site.yml:3" in plain.stderr
+
+
+def test_stdout_is_data_and_stderr_is_for_people(project: Project, node: TestNode) -> None:
+    """Without --json stdout stays empty and a person sees changes and the recap on stderr, without colour codes."""
+    project.inventory(node)
+    project.write("site.yml", BOOK)
+    run = project.opsctl("deploy", "site.yml")
+    assert run.code == 1
+    assert "\x1b" not in run.stdout + run.stderr
+    assert "changed" in run.stderr and "n1" in run.stderr
+
+
+def test_no_log_hides_everything(project: Project, node: TestNode) -> None:
+    """What a no_log task is given and returns is in no event, no journal, no message and no live output; later tasks
+    may use it."""
+    book = f"""
+        - hosts: all
+          tasks:
+            - name: quiet
+              shell: "echo result-{SECRET}; echo {SECRET} >&2"
+              no_log: true
+              register: quiet
+            - {{name: use, copy: {{dest: "{{{{ files }}}}/secret", content: "{{{{ quiet.stdout }}}}"}}, no_log: true}}
+            - {{name: fails, shell: "echo {SECRET}; exit 3", no_log: true}}
+    """
+    for args in (["-vv", "--diff"], ["--check", "--diff"]):
+        run = project.deploy(book, node, args=args)
+        assert SECRET not in run.stdout + run.stderr
+    assert (node.files / "secret").read_text() == f"result-{SECRET}"
+    kept = [path for path in project.home.rglob("*") if path.is_file() and SECRET in path.read_text(errors="replace")]
+    assert not kept, "the journal holds a secret"
+    left = [path for path in node.state.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    assert not left, "the node's state holds a secret"
+
+
+def test_a_secret_in_the_environment_is_masked(project: Project, node: TestNode) -> None:
+    """A value of an environment variable that ends in TOKEN reaches the command and is masked wherever it comes out."""
+    run = project.deploy(
+        f"""
+        - hosts: all
+          environment: {{HF_TOKEN: {SECRET}}}
+          tasks:
+            - {{name: print, shell: 'printf %s "$HF_TOKEN" | tee {{{{ files }}}}/token; echo; echo "$HF_TOKEN" >&2'}}
+        """,
+        node,
+        args=["-vv"],
+    ).ok()
+    assert (node.files / "token").read_text() == SECRET
+    assert SECRET not in run.stdout + run.stderr
+
+
+def test_output_that_is_no_utf8(project: Project, node: TestNode) -> None:
+    """Bytes that are no text become U+FFFD in results; the JSON stays valid, the task does not fail."""
+    run = project.deploy(
+        r"""
+        - hosts: all
+          tasks:
+            - {name: bytes, shell: "printf 'a\\377\\000b\\n\\303\\244'", register: out}
+            - {name: use, copy: {dest: "{{ files }}/x", content: "{{ out.stdout | length }}"}}
+        """,
+        node,
+        args=["-vv"],
+    ).ok()
+    stdout = run.task("bytes")["result"]["stdout"]
+    assert stdout.startswith("a�") and stdout.endswith("ä")
+    check_shape(run)
+
+
+def flood(project: Project, node: TestNode, mib: int) -> Run:
+    return project.deploy(
+        f"""
+        - hosts: all
+          tasks:
+            - {{name: flood, shell: "head -c {mib << 20} /dev/zero | tr '\\\\0' x", register: out}}
+            - {{name: size, copy: {{dest: "{{{{ files }}}}/size", content: "{{{{ out.stdout | length }}}}"}}}}
+        """,
+        node,
+        args=["-vv"],
+    ).ok()
+
+
+def test_64_mib_of_output(project: Project, node: TestNode) -> None:
+    """Of 64 MiB the first 16 MiB are registered, it says `truncated`, and the whole is in a file on the node; the
+    controller needs no more memory for twice as much."""
+    once = flood(project, node, 64)
+    assert once.task("flood")["result"]["truncated"] is True
+    assert int((node.files / "size").read_text()) == 16 << 20
+    assert [path.stat().st_size for path in (node.state / "output").iterdir()] == [64 << 20]
+    twice = flood(project, node, 128)
+    assert twice.max_rss < once.max_rss + (40 << 20), (once.max_rss >> 20, twice.max_rss >> 20)
+
+
+@pytest.fixture
+def read_only(node: TestNode) -> Iterator[Path]:
+    """A read-only file system on the node, with a file in it."""
+    if os.getuid() != 0:
+        pytest.skip("mounting needs root")
+    path = node.files / "ro"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", path], check=True)
+    try:
+        (path / "there").write_text("old\n")
+        subprocess.run(["mount", "-o", "remount,ro", path], check=True)
+        yield path
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+def test_a_read_only_file_system(read_only: Path, project: Project, node: TestNode) -> None:
+    """What is true already is `ok` on a read-only file system; what would have to change fails and says why and where,
+    in one sentence with the path."""
+    run = project.deploy(
+        """
+        - hosts: all
+          tasks:
+            - {name: true already, copy: {dest: "{{ files }}/ro/there", content: "old\\n"}}
+            - {name: change, copy: {dest: "{{ files }}/ro/there", content: "new\\n"}, ignore_errors: true}
+            - {name: new, file: {path: "{{ files }}/ro/d", state: directory}, ignore_errors: true}
+            - {name: line, lineinfile: {path: "{{ files }}/ro/there", line: more}}
+        """,
+        node,
+    )
+    assert run.code == 1 and run.outcomes == ["ok", "ignored", "ignored", "failed"], run.explain()
+    for name in ("change", "new", "line"):
+        said = json.dumps(run.task(name)["error"])
+        assert "Read-only file system" in said and "/ro" in said, said
+    assert (read_only / "there").read_text() == "old\n"
