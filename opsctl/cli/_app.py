@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..events import Bus, Event, Sink
     from ..executor import DeployOptions
     from ..hosts import Sessions
-    from ..model import Inventory, Play, Playbook
+    from ..model import Inventory, Playbook
     from ..secrets import Secret
     from ..ui import Renderer
 
@@ -412,11 +412,6 @@ def explain(inventory: Inventory, host: str, name: str, common: Common) -> list[
     found = host_of(inventory, host)
     origins = explain(inventory, found, name, extra=extra_vars(common), magic=magic_vars(inventory, found))
     return [(one.layer, one.value, str(one.span) if one.span is not None else "") for one in reversed(origins)]
-
-
-def play_hosts(play: Play, inventory: Inventory, common: Common) -> list[str]:
-    """The hosts of a play after ``--limit``."""
-    return select(inventory, play.hosts, common.limit)
 
 
 def data(value: Mapping[str, Any] | Sequence[Any]) -> None:

@@ -3,36 +3,54 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from ..model import Inventory, Play, Playbook, walk
+from ..plan import selected
 from ..ui.text import clean
+from ..variables import Variables
 from . import _app
-from ._options import Common
+
+if TYPE_CHECKING:
+    from ..executor import DeployOptions
 
 
-def show(playbook: Playbook, inventory: Inventory, common: Common, *, hosts: bool, tasks: bool, tags: bool) -> None:
-    """Print the asked lists of every play."""
-    plays = [_play(play, inventory, common, hosts=hosts, tasks=tasks, tags=tags) for play in playbook.plays]
-    if common.json:
+def show(
+    playbook: Playbook,
+    inventory: Inventory,
+    options: DeployOptions,
+    *,
+    as_json: bool,
+    hosts: bool,
+    tasks: bool,
+    tags: bool,
+) -> None:
+    """Print the asked lists of every play, after ``--limit``, ``--tags`` and ``--skip-tags``."""
+    variables = Variables(playbook, inventory, options)
+    plays = [_play(play, options, tasks=tasks, tags=tags) for play in playbook.plays]
+    if hosts:
+        for play, out in zip(playbook.plays, plays, strict=True):
+            out["hosts"] = variables.hosts_of(play)
+    if as_json:
         _app.data({"playbook": playbook.path, "plays": plays})
         return
-    out = []
-    for play in plays:
-        out.append(f"play {play['index'] + 1}  {play['name']}".rstrip())
-        out += [f"  host  {clean(name)}" for name in play.get("hosts", ())]
-        for task in play.get("tasks", ()):
-            marks = f"   tags: {', '.join(task['tags'])}" if task["tags"] else ""
-            out.append(f"  task  {task['name']}   {task['path']}:{task['line']}{marks}")
-        out += [f"  tag   {clean(name)}" for name in play.get("tags", ())]
-    sys.stdout.write("\n".join(out) + "\n")
+    sys.stdout.write("".join(line + "\n" for play in plays for line in _lines(play)))
 
 
-def _play(play: Play, inventory: Inventory, common: Common, *, hosts: bool, tasks: bool, tags: bool) -> dict[str, Any]:
-    found = list(walk(play.nodes))
+def _lines(play: dict[str, Any]) -> Iterator[str]:
+    yield f"play {play['index'] + 1}  {play['name']}".rstrip()
+    yield from (f"  host  {clean(name)}" for name in play.get("hosts", ()))
+    for task in play.get("tasks", ()):
+        marks = f"   tags: {', '.join(task['tags'])}" if task["tags"] else ""
+        yield f"  task  {task['name']}   {task['path']}:{task['line']}{marks}"
+    yield from (f"  tag   {clean(name)}" for name in play.get("tags", ()))
+
+
+def _play(play: Play, options: DeployOptions, *, tasks: bool, tags: bool) -> dict[str, Any]:
+    chosen = options.plan()
+    found = [task for task in walk(play.nodes) if task.kind != "meta" and selected(task, chosen)]
     out: dict[str, Any] = {"index": play.index, "name": clean(play.name or "")}
-    if hosts:
-        out["hosts"] = _app.play_hosts(play, inventory, common)
     if tasks:
         out["tasks"] = [
             {

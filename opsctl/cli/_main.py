@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -25,6 +27,7 @@ def run(argv: Sequence[str]) -> int:
     _never_fail_on_encoding()
     code = 0
     try:
+        _end_on_sigterm()
         code = _invoke(list(argv))
         sys.stdout.flush()
     except BrokenPipeError:
@@ -121,6 +124,17 @@ def _wants_json(argv: Sequence[str]) -> bool:
 
 def _own(argv: Sequence[str], code: int) -> int:
     return RUN_ERROR if argv and argv[0] == "run" and code != Interrupted.exit_code else code
+
+
+def _end_on_sigterm() -> None:
+    """SIGTERM ends a command as Ctrl-C does: what runs is stopped, the run gets its end."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    if main_thread and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, interrupt)
 
 
 def _never_fail_on_encoding() -> None:

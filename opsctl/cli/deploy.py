@@ -81,15 +81,16 @@ def run(
 
     _app.must_exist(path)
     folder = os.path.dirname(path)
+    flags = _app.DeployFlags(check, diff, tags, skip_tags, start_at)
     if list_hosts or list_tasks or list_tags:
         from ._lists import show
 
         playbook, inventory = _app.load_playbook(path, shared), _app.load_inventory(shared, folder)
-        show(playbook, inventory, shared, hosts=list_hosts, tasks=list_tasks, tags=list_tags)
+        options = _app.deploy_options(shared, flags, _app.Passwords())
+        show(playbook, inventory, options, as_json=shared.json, hosts=list_hosts, tasks=list_tasks, tags=list_tags)
         return 0
     if confirm and shared.json and not check:
         raise UsageError("`--confirm` asks a person, `--json` is for programs", hint="run `--check --json` first")
-    flags = _app.DeployFlags(check, diff, tags, skip_tags, start_at)
     given = _app.passwords(shared)
     inventory = _app.load_inventory(shared, folder)
     early = _app.connect_early(path, inventory, shared, given)

@@ -346,6 +346,8 @@ def test_lists(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "  tag   a",
         "  tag   b",
     ]
+    assert main(["deploy", "site.yml", "--list-tasks", "-t", "b"]) == 0
+    assert capsys.readouterr().out == "play 1\n  task  one   site.yml:3   tags: a, b\n"
     assert main(["deploy", "site.yml", "--list-tasks", "--json"]) == 0
     (play,) = json.loads(capsys.readouterr().out)["plays"]
     assert [task["kind"] for task in play["tasks"]] == ["command", "debug"]

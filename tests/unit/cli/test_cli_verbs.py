@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -239,3 +240,29 @@ def test_one_word_is_a_shell_line() -> None:
 def test_news_of_a_tail(seen: bytes, tail: bytes, fresh: bytes) -> None:
     """Only what is new is shown, also when the beginning of the tail was dropped."""
     assert news(seen, tail) == fresh
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_deploy_that_is_stopped(project: Path, number: signal.Signals) -> None:
+    """SIGINT and SIGTERM without a terminal end a run: run_finished is the last line, 130 the status."""
+    (project / "slow.yml").write_text("- hosts: gpu\n  tasks:\n    - {name: slow, command: sleep 300}\n")
+    env = {**os.environ, "PYTHONPATH": ROOT}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "opsctl.cli", "deploy", "slow.yml", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=project,
+        env=env,
+    )
+    assert process.stdout is not None
+    seen = []
+    for line in process.stdout:
+        seen.append(json.loads(line))
+        if seen[-1]["event"] == "task_started":
+            process.send_signal(number)
+            break
+    rest, err = process.communicate(timeout=120)
+    seen += [json.loads(line) for line in rest.splitlines()]
+    assert (seen[-1]["event"], seen[-1]["exit"], seen[-1]["ok"]) == ("run_finished", 130, False)
+    assert process.returncode == 130
+    assert err == b""
