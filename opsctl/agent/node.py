@@ -25,9 +25,10 @@ class Node:
 
     ``check`` and ``diff`` are the task's; ``env`` is its environment (given to every command, as data);
     ``state_dir`` is this user's directory for opsctl's own files. ``output(stream, text)`` and ``progress(text)`` are
-    for people and may be lost; ``blob(sha256, near)`` gives the path of content, staged beside the path ``near``; ``ask(what, data)`` waits for the
-    controller's answer. ``pending(pair)`` says whether an earlier task of a check has a pending change that covers the
-    pair (always False in an apply). ``deadline`` is the time (`time.monotonic`) at which the task's `timeout` ends.
+    for people and may be lost; ``blob(sha256, near)`` gives the path of content, staged beside the path ``near``;
+    ``ask(what, data)`` waits for the controller's answer. ``pending(pair)`` says whether an earlier task of a check
+    has a pending change that covers the pair (always False in an apply). ``deadline`` is the time (`time.monotonic`)
+    at which the task's `timeout` ends.
     """
 
     def __init__(

@@ -50,11 +50,9 @@ class Source:
             raise Fail("the content %s has not arrived on the node" % self.blob) from None
 
     def start(self, node: "Node") -> bytes:
-        """As much as a diff can show, and one byte more. Check mode does not transfer content."""
+        """As much as a diff can show, and one byte more."""
         if self.content is not None:
             return self.content
-        if node.check and self.blob is not None:
-            return b""
         return files.read(self.staged(node), files.DIFF_LIMIT + 1)
 
 
@@ -87,8 +85,9 @@ class Copy(Kind):
         if node.diff and not seen["same"]:
             plain = info is not None and info["type"] == "file"
             seen["old"] = files.read(path, files.DIFF_LIMIT + 1) if plain else None
-            seen["new"] = source.start(node)
-            seen["unseen"] = node.check and source.blob is not None
+            # Check mode transfers nothing, and without its directory the content has no place yet.
+            seen["unseen"] = source.blob is not None and (node.check or not os.path.isdir(os.path.dirname(path)))
+            seen["new"] = b"" if seen["unseen"] else source.start(node)
         return seen
 
     @staticmethod
@@ -146,7 +145,7 @@ class Copy(Kind):
             return None
         diff = files.text_diff(path, seen.get("old"), seen.get("new")) if "new" in seen else {}
         if seen.get("unseen"):
-            diff.update(before="", after="", note="the new content is not transferred in check mode")
+            diff.update(before="", after="", note="the new content is not transferred yet")
         if drift:
             diff["attributes"] = {name: list(pair) for name, pair in drift.items()}
         before = {"state": "absent" if info is None else info["type"]}
