@@ -11,9 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..agent.expr import ExprError, Template, condition, lift
+from ..agent.facts import FACT_NAMES
 from ..errors import ConfigError, OpsError
+from ..files import ControllerFiles
 from ..model import Play, Playbook, Task, walk
+from ..tasks import kind as kind_of
+from ..tasks.base import Kind
+from ..tasks.freeform import split, unquote
+from .arguments import bare
 from .draft import LoadedInventory
+from .fields import yes_no
 from .lint_inventory import Problem, errors_of, lint_inventory, plain_words, warning
 from .lint_names import check_words, needed, tested
 from .patterns import unmatched
@@ -21,11 +28,13 @@ from .playbook import load_playbook
 from .source import Map, is_template, key_span, span_of, value_span
 from .templates import Templates, locate
 from .vars import MAGIC, load_vars_files
+from .yaml import load_yaml
 
 #: Names that expressions may use and that no layer of variables has.
 _GIVEN = frozenset(
     (
         *MAGIC,
+        *FACT_NAMES,
         "vars",
         "omit",
         "lookup",
@@ -33,6 +42,7 @@ _GIVEN = frozenset(
         "q",
         "hostvars",
         "ansible_host",
+        "ansible_managed",
         "ansible_loop",
         "ansible_loop_var",
         "ansible_failed_task",
@@ -44,15 +54,25 @@ _GIVEN = frozenset(
 
 
 def project_playbooks(root: str = ".") -> list[str]:
-    """The playbooks of a project: YAML files in `playbooks/`, or in ``root``, whose top level is a list of plays."""
-    out = []
+    """The playbooks of a project: the YAML files in `playbooks/`, or in ``root``, that hold plays or are broken."""
+    out: list[str] = []
     for folder in (os.path.join(root, "playbooks"), root):
         if os.path.isdir(folder):
             names = sorted(name for name in os.listdir(folder) if name.endswith((".yml", ".yaml")))
-            out += [os.path.normpath(os.path.join(folder, name)) for name in names]
+            out = [path for name in names if _is_playbook(path := os.path.normpath(os.path.join(folder, name)))]
         if out:
             break
     return out
+
+
+def _is_playbook(path: str) -> bool:
+    try:
+        document = load_yaml(path)
+    except OpsError:
+        return True  # whatever it is, it should be said
+    return isinstance(document, list) and any(
+        isinstance(play, dict) and any(bare(key) in ("hosts", "import_playbook") for key in play) for play in document
+    )
 
 
 def lint(
@@ -90,6 +110,7 @@ class _Linter:
         self.extra = extra
         self.folder = os.path.dirname(playbook.path)
         self.templates = Templates(self.folder)
+        self.files = ControllerFiles(self.folder)
         self.found: list[Problem] = []
         self.set_by_tasks: set[str] = set()
         self.inventory_names: set[str] = set()
@@ -167,8 +188,6 @@ class _Linter:
             names = {*names, task.loop_control.loop_var, *filter(None, [task.loop_control.index_var])}
         for value in _values(task, loop=False):
             self.check(value, names)
-        from ..tasks import kind as kind_of
-
         kind = kind_of(task.kind)
         if kind is None:
             return
@@ -177,8 +196,8 @@ class _Linter:
             for value in given if isinstance(given, list) else [given]:
                 if isinstance(value, str):
                     self.check(condition(value), names)
-        if "src" in kind.sources:
-            self.source(task, names)
+        if kind.sources:
+            self.source(task, kind, names)
 
     def check(self, value: Any, known: set[str], *, certain: bool = True) -> None:
         """Syntax, filters and tests of every template in ``value``; names that nothing defines, if ``certain``."""
@@ -188,8 +207,7 @@ class _Linter:
                 check_words(template)
                 if certain and "*" not in known:
                     for name in sorted(needed(template) - known):
-                        if not name.startswith("ansible_"):
-                            self.undefined(name, template, known)
+                        self.undefined(name, template, known)
             except ExprError as error:
                 self.found.append(Problem("error", locate(error, None, known)))
 
@@ -199,38 +217,24 @@ class _Linter:
         error = Undefined(name, f"`{name}` is undefined", template.at)
         self.found.append(Problem("error", locate(error, None, known)))
 
-    def source(self, task: Task, names: set[str]) -> None:
-        """The controller file of `copy`, `template` and `script`, if its name is plain."""
-        name = task.args.get("src")
+    def source(self, task: Task, kind: Kind, names: set[str]) -> None:
+        """The controller file that the task names plainly: looked for as `deploy` does."""
+        argument = "src" if "src" in kind.sources else kind.sources[0]
+        name = task.args.get(argument)
         remote = task.args.get("remote_src")
-        if (
-            not isinstance(name, str)
-            or is_template(name)
-            or (remote is not None and str(remote).lower() in ("yes", "true", "on", "1"))
-            or is_template(remote)
-        ):
+        if not isinstance(name, str) or not name.strip() or is_template(name) or is_template(remote) or yes_no(remote):
             return
-        span = value_span(task.args, "src", task.span) or task.span
-        beside = {"template": "templates", "copy": "files", "script": "files"}.get(task.kind, "files")
-        places = [
-            os.path.join(folder, part, os.path.expanduser(name))
-            for folder in dict.fromkeys((self.folder, os.path.dirname(task.span.file)))
-            for part in (beside, "")
-        ]
-        path = next((place for place in places if os.path.exists(place)), None)
-        if path is None:
-            self.found.append(
-                Problem(
-                    "error",
-                    ConfigError(
-                        f"{task.kind}: the file `{name}` does not exist",
-                        span=span,
-                        cause="looked for " + ", ".join(os.path.normpath(place) for place in places),
-                    ),
-                )
-            )
-        elif task.kind == "template" and os.path.isfile(path):
-            self.template_file(path, names)
+        if argument == "cmd":  # a script and its arguments
+            name = unquote(split(name)[0].strip())
+        folder = "templates" if task.kind == "template" else "files"
+        try:
+            path = self.files.find(name, folder)
+        except OpsError as error:
+            span = value_span(task.args, argument, task.span)
+            self.found += errors_of(ConfigError(error.what, span=span, cause=error.cause, hint=error.hint))
+            return
+        if task.kind == "template" and os.path.isfile(path):
+            self.template_file(os.path.relpath(path) if not os.path.isabs(self.playbook.path) else path, names)
 
     def template_file(self, path: str, names: set[str]) -> None:
         from ..agent.expr import Document
@@ -248,9 +252,8 @@ class _Linter:
             self.found.append(Problem("error", locate(error, None, names)))
             return
         if "*" not in names:
-            for name in sorted(needed(document) - tested(document) - names):
-                if not name.startswith("ansible_"):
-                    self.undefined(name, document, names)
+            for name in sorted(needed(document) - names):
+                self.undefined(name, document, names)
 
     def handlers(self, play: Play, tasks: list[Task]) -> None:
         notified = [name for task in tasks for name in task.notify]

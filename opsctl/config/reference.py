@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from ..agent.facts import FACT_NAMES
 from .connection import REFUSED_VARIABLES, SUPPORTED
 from .keywords import (
     BlockWords,
@@ -156,6 +157,9 @@ def _inventory() -> str:
             f"Lowest first: {', '.join(ORDER)}. {_WITHIN}",
             "## Variables that opsctl sets",
             _advice(MAGIC, "variable", "meaning"),
+            "## Facts",
+            "Gathered when an expression uses one, or with `gather_facts: yes`. Others of Ansible's facts are errors.",
+            _advice(FACT_NAMES, "fact", "meaning"),
             "## Host patterns",
             _text(
                 "`all`, a group, a host, `a:b` or `a,b` (both), `a:!b` (a without b), `a:&b` (in both),",

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import ConfigError, InputUnreadable, Span, UsageError
@@ -18,7 +18,7 @@ from ..model import Host, Inventory, Play, Task
 from .draft import LoadedInventory
 from .inventory import load_vars_file
 from .patterns import LOCAL
-from .source import Map, SecretRef, Text, is_template, span_of, value_span
+from .source import Map, Text, is_template, span_of, value_span
 from .yaml import load_yaml
 
 #: The names of the layers, lowest first; groups and hosts stand for one layer each group and source.
@@ -113,38 +113,6 @@ def layers_for(
         if values:
             out.append(Layer(name, values))
     return out
-
-
-class SecretLayer(Mapping[str, Any]):
-    """A layer whose `!secret` values are fetched when they are asked for, once each, by ``reveal``."""
-
-    def __init__(self, vars: Mapping[str, Any], reveal: Callable[[SecretRef], str]) -> None:  # noqa: A002
-        self._vars = vars
-        self._reveal = reveal
-        self._known: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._known:
-            self._known[name] = self._open(self._vars[name])
-        return self._known[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._vars)
-
-    def __len__(self) -> int:
-        return len(self._vars)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._vars
-
-    def _open(self, value: Any) -> Any:
-        if isinstance(value, SecretRef):
-            return self._reveal(value)
-        if isinstance(value, Mapping):
-            return {key: self._open(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self._open(item) for item in value]
-        return value
 
 
 def origins(layers: Iterable[Layer], name: str) -> list[Origin]:

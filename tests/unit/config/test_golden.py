@@ -34,7 +34,7 @@ def said(sources: list[str]) -> str:
     except OpsError as error:
         return render_error(error, color=False)
     found = lint(["site.yml"] if os.path.exists("site.yml") else [], sources)
-    return "\n".join(render_error(one.error, color=False).replace("error:", f"{one.severity}:", 1) for one in found)
+    return "\n".join(render_error(one.error, color=False, label=one.severity) for one in found)
 
 
 def test_there_are_enough_cases() -> None:

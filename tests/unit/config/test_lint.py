@@ -59,7 +59,8 @@ def test_undefined_names_need_certainty(project: Path) -> None:
     assert said(project, text) == [("error", "`gone` is undefined")]
     assert said(project, text, inventory=False) == []
     assert said(project, text + "    - debug: {msg: x}\n      when: gone is defined\n") == []
-    assert said(project, text.replace("gone", "ansible_gone")) == []
+    assert said(project, text.replace("gone", "ansible_gone")) == [("error", "`ansible_gone` is undefined")]
+    assert said(project, text.replace("gone", "ansible_hostname")) == []
 
 
 def test_extra_variables_are_known(project: Path) -> None:
@@ -117,21 +118,27 @@ def test_broken_files_are_findings(project: Path) -> None:
     assert [one.error.what for one in lint(["none.yml"])] == ["cannot read none.yml"]
 
 
-def test_sources_beside_the_including_file(project: Path) -> None:
-    """A file is looked for beside the playbook and beside the file of the task; remote files are not looked for."""
-    write(
-        project,
-        "sub/t.yml",
-        "- copy: {src: near.txt, dest: /x, mode: '0644'}\n- copy: {src: /remote, dest: /x, remote_src: yes}\n",
+def test_controller_files(project: Path) -> None:
+    """Files are looked for as `deploy` looks for them; remote files and computed names are not."""
+    text = (
+        "- hosts: web\n  tasks:\n    - copy: {src: near.txt, dest: /x, mode: '0644'}\n"
+        "    - copy: {src: /remote, dest: /x, remote_src: yes}\n    - script: setup.sh --now\n"
+        "    - copy: {src: '{{ port }}', dest: /x, mode: '0644'}\n"
     )
-    write(project, "sub/near.txt", "")
-    assert said(project, "- hosts: web\n  tasks: [{import_tasks: sub/t.yml}]\n") == []
-    (project / "sub" / "near.txt").unlink()
-    assert said(project)[0][1] == "copy: the file `near.txt` does not exist"
+    assert [what for _, what in said(project, text)] == [
+        "the file `near.txt` is not found on the controller",
+        "the file `setup.sh` is not found on the controller",
+    ]
+    write(project, "files/near.txt", "")
+    write(project, "setup.sh", "")
+    assert said(project) == []
 
 
 def test_playbooks_of_a_project(project: Path) -> None:
     """`playbooks/` if there is one, else the project's own folder."""
-    assert project_playbooks() == ["inv.yml", "site.yml", "v.yml"]
-    write(project, "playbooks/a.yml", "")
-    assert project_playbooks() == ["playbooks/a.yml"]
+    assert project_playbooks() == ["site.yml"]
+    write(project, "playbooks/a.yml", "- import_playbook: b.yml\n")
+    write(project, "playbooks/b.yml", "- hosts: [\n")
+    write(project, "playbooks/tasks.yml", "- command: ls\n")
+    write(project, "playbooks/vars.yml", "a: 1\n")
+    assert project_playbooks() == ["playbooks/a.yml", "playbooks/b.yml"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from opsctl.config.draft import Draft
 from opsctl.config.ini import parse_ini
-from opsctl.config.patterns import NoSuchHost, select, split_pattern, unmatched
+from opsctl.config.patterns import LOCAL, NoSuchHost, select, split_pattern, unmatched
 from opsctl.errors import InputUnreadable, OpsError, UsageError
 from opsctl.model import Inventory
 
@@ -145,4 +145,4 @@ def test_any_pattern(pattern: str) -> None:
         names = [host.name for host in select(inventory, pattern)]
     except OpsError:
         return
-    assert len(names) == len(set(names)) and set(names) <= set(inventory.hosts)
+    assert len(names) == len(set(names)) and set(names) <= {*inventory.hosts, *LOCAL}

@@ -10,10 +10,8 @@ import pytest
 from opsctl.config.inventory import load_inventory
 from opsctl.config.patterns import host_of
 from opsctl.config.playbook import load_playbook
-from opsctl.config.source import SecretRef
 from opsctl.config.vars import (
     MAGIC,
-    SecretLayer,
     explain,
     groups_of,
     layers_for,
@@ -22,7 +20,6 @@ from opsctl.config.vars import (
     origins,
     parse_extra,
 )
-from opsctl.config.yaml import load_yaml
 from opsctl.errors import ConfigError, OpsError, Span, UsageError
 from opsctl.model import walk
 
@@ -157,17 +154,3 @@ def test_vars_files(project: Path) -> None:
     with pytest.raises(ConfigError, match=r"`none\.yml` cannot be read") as caught:
         load_vars_files(play, "site.yml", lambda value: value.replace("{{ x }}", "vf"))
     assert caught.value.span == Span("site.yml", 2, 31)
-
-
-def test_secrets_are_fetched_when_they_are_used() -> None:
-    """A layer fetches each `!secret` once, when asked for, wherever in a value it stands."""
-    asked: list[str] = []
-
-    def reveal(ref: SecretRef) -> str:
-        asked.append(ref.ref)
-        return ref.ref.upper()
-
-    layer = SecretLayer(load_yaml(text="a: !secret env:x\nb: {c: [!secret env:y]}\nd: 1\n", file="f"), reveal)
-    assert asked == [] and set(layer) == {"a", "b", "d"} and "a" in layer and len(layer) == 3
-    assert (layer["a"], layer["a"], layer["b"], layer["d"]) == ("ENV:X", "ENV:X", {"c": ["ENV:Y"]}, 1)
-    assert asked == ["env:x", "env:y"]
