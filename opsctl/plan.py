@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from .agent.expr import (
     ExprError,
     Omit,
     Scope,
+    Template,
     UnknownValue,
     condition,
     dynamic,
@@ -214,6 +216,9 @@ class _Builder:
         defined = {*context.low, *context.play, *context.extra}
         self.facts = facts - defined
         self.runtime = planner.results | self.facts
+        self._no_facts: dict[str, Any] = {}
+        # With the layers, so that their ids stay theirs.
+        self._suspects: dict[tuple[int, ...], tuple[Any, re.Pattern[str]]] = {}
 
     def build(self, segment_id: str, run: str, pending: Sequence[str]) -> Segment:
         play, options = self.p.play, self.p.options
@@ -263,8 +268,8 @@ class _Builder:
 
     def _layers(self, task: Task) -> tuple[Mapping[str, Any], ...]:
         context = self.context
-        scopes = tuple(lift(scope) for scope in task.scopes)
-        return (context.low, context.facts or {}, context.play, *scopes, context.set, context.extra)
+        scopes = tuple(lift(scope) for scope in task.scopes if scope)
+        return (context.low, context.facts or self._no_facts, context.play, *scopes, context.set, context.extra)
 
     def _closure(self, value: Any, layers: Sequence[Mapping[str, Any]]) -> set[str]:
         """All names that evaluating ``value`` may touch, through the variables that it names."""
@@ -291,7 +296,28 @@ class _Builder:
         """Whether ``value`` can only be evaluated on the node."""
         if not dynamic(value):
             return False
+        texts = list(_texts(value))
+        pattern = self._suspect(layers)
+        if not any(pattern.search(text) for text in texts) and not any(name in text for name in extra for text in texts):
+            # Parsing a template to find its names costs as much as compiling it; a look at its text is free.
+            return False
         return bool(self._closure(value, layers) & (self.runtime | extra))
+
+    def _suspect(self, layers: Sequence[Mapping[str, Any]]) -> re.Pattern[str]:
+        """Finds the words that may lead to a value of the node: its names, and variables whose text has such a word."""
+        key = tuple(map(id, layers))
+        if key not in self._suspects:
+            words = {*self.runtime, "vars"}
+            texts = [(name, text) for layer in layers for name, value in layer.items() for text in _texts(value)]
+            pattern = _words(words)
+            while True:
+                found = {name for name, text in texts if name not in words and pattern.search(text)}
+                if not found:
+                    break
+                words |= found
+                pattern = _words(words)
+            self._suspects[key] = (layers, pattern)
+        return self._suspects[key][1]
 
     def _ship(self, value: Any, layers: Sequence[Mapping[str, Any]]) -> Any:
         """``value`` for the wire; the variables that it needs travel too."""
@@ -333,6 +359,22 @@ def prepared(kind: Kind, args: dict[str, Any], files: Files) -> dict[str, Any]:
     if template is not None:
         args["content"] = Document(template["source"], [template["name"], 0, 0], template["options"])
     return args
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The sources of all templates in a value."""
+    if isinstance(value, Template):
+        yield value.src
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _texts(item)
+
+
+def _words(words: Iterable[str]) -> re.Pattern[str]:
+    return re.compile(r"\b(?:%s)\b" % "|".join(map(re.escape, sorted(words))))
 
 
 def _wire_tasks(nodes: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
