@@ -31,7 +31,8 @@ def failure(what: str, source: Any) -> Dict[str, Any]:
         out["name"] = getattr(source, "name", None)
         return {key: value for key, value in out.items() if value is not None}
     if isinstance(source, Exception):
-        out = {"what": what or str(source)}
+        out = {"what": what or getattr(source, "msg", "") or str(source)}
+        out.update({key: getattr(source, key) for key in ("cause", "hint") if getattr(source, key, "")})
         extra = getattr(source, "result", {})
         out.update(extra.get("error") or {})
         return out
@@ -43,6 +44,10 @@ def failure(what: str, source: Any) -> Dict[str, Any]:
         text = result.get(stream)
         if isinstance(text, str) and text.strip():
             out[stream + "_tail"] = "\n".join(text.rstrip("\n").split("\n")[-20:])[-GLANCE:]
+    out["hint"] = source.get("hint") or out["hint"]
+    cause = source.get("cause")
+    if cause and cause not in (out.get("stderr_tail") or ""):
+        out["cause"] = cause
     return {key: value for key, value in out.items() if value is not None}
 
 

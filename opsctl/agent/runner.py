@@ -330,6 +330,8 @@ class Runner:
             "diff": task["diff"] if task.get("diff") is not None else bool(self.segment.get("diff")),
             "env": self._environment(task, scope),
         }
+        if request["check"]:
+            request["pending"] = [pair for _, writes, opaque in self.pending for pair in [*writes, *[("any", "")] * opaque]]
         timeout = self.engine.evaluate(from_wire(task.get("timeout")), scope)
         if timeout:
             request["timeout"] = float(timeout)

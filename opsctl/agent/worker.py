@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Dict, List, Optional
 
 from . import wire
 from .boot import private_dir
-from .kinds import Fail, load
+from .kinds import Fail, covers, load
 from .node import Node
 
 
@@ -121,7 +121,8 @@ class Worker:
                 self._unstage()
         except Fail as exc:
             blind = load(request["kind"]).blind
-            return {"m": "done", "failed": True, "msg": exc.msg, "needs": exc.needs, "result": exc.result, "blind": blind}
+            told = {"msg": exc.msg, "cause": exc.cause, "hint": exc.hint, "needs": exc.needs, "result": exc.result}
+            return {"m": "done", "failed": True, **told, "blind": blind}
         except Cancelled:
             return {"m": "done", "failed": True, "cancelled": True, "msg": "stopped", "result": {}}
         except OSError as exc:
@@ -151,6 +152,7 @@ class Worker:
             progress=lambda text: self.link.send({"m": "progress", "text": text}),
             blob=self._blob,
             ask=self._ask,
+            pending=lambda pair: any(covers(write, pair) for write in request.get("pending") or ()),
             deadline=None if not timeout else time.monotonic() + timeout,
         )
         seen = kind.probe(args, node)
