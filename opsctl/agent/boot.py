@@ -7,6 +7,7 @@ all that runs before the cache is verified. It must stay small, and may use noth
 other makes the start command try its next Python.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -14,6 +15,14 @@ import stat
 import struct
 import sys
 from typing import Any, Dict, Tuple
+
+
+#: What to do about the commonest reasons for which the agent's directory cannot be made.
+HINTS = {
+    errno.ENOSPC: "free some space on the node: the agent needs about 2 MB for itself",
+    errno.EDQUOT: "the user's quota on the node is used up: the agent needs about 2 MB for itself",
+    errno.EROFS: "the file system is read-only: set OPSCTL_NODE_STATE_DIR on the node to a writable, private directory",
+}  # type: Dict[Any, str]
 
 
 def state_dir() -> str:
@@ -171,7 +180,10 @@ def main() -> None:
                 "error": {
                     "what": "the agent cannot be set up on the node",
                     "cause": str(exc),
-                    "hint": "opsctl needs a private directory for its own files there; OPSCTL_NODE_STATE_DIR names another place",
+                    "hint": HINTS.get(
+                        getattr(exc, "errno", None),
+                        "opsctl needs a private directory for its own files there; OPSCTL_NODE_STATE_DIR names another place",
+                    ),
                 },
             }
         )

@@ -87,4 +87,23 @@ def _clean(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
     return {"removed": removed, "running": kept}
 
 
-OPERATIONS = {"ping": _ping, "facts": _facts, "run": _run, "clean": _clean}
+def _lock(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
+    """Who holds the node's lock; ``stop`` asks the holder to stop, for whom it says."""
+    from .lock import holder_of, name
+
+    holder = holder_of(name(state_dir), {"stop": args["stop"]} if args.get("stop") else None)
+    return {"holder": holder}
+
+
+def _handlers(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
+    """The handlers that are owed, by project; ``clear`` forgets them."""
+    from .debts import Debts
+
+    debts = Debts(state_dir, "")
+    owed = debts.everything()
+    if args.get("clear"):
+        debts.clear()
+    return {"owed": owed}
+
+
+OPERATIONS = {"ping": _ping, "facts": _facts, "run": _run, "clean": _clean, "lock": _lock, "handlers": _handlers}

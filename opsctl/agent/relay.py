@@ -12,7 +12,7 @@ import socket
 import time
 from typing import Any, Dict, List, Optional
 
-from . import wire
+from . import boot, wire
 
 #: Seconds of silence after which a beat is sent; the controller gives up after three missed ones (contracts 9: 15 s).
 BEAT = 5.0
@@ -83,8 +83,8 @@ class Relay:
                 self._flush()
             self._forward(writable)
 
-    def _fatal(self, what: str, cause: str, trace: str = "") -> None:
-        self.out += wire.pack({"t": "fatal", "error": {"what": what, "cause": cause, "trace": trace}})
+    def _fatal(self, what: str, cause: str, trace: str = "", hint: Optional[str] = None) -> None:
+        self.out += wire.pack({"t": "fatal", "error": {"what": what, "cause": cause, "trace": trace, "hint": hint}})
         os.set_blocking(1, True)
         try:
             os.write(1, bytes(self.out))
@@ -216,7 +216,13 @@ class Relay:
         from . import runs
 
         home = runs.Home(self.state_dir, segment["id"])
-        if not home.create(segment):
+        try:
+            known = not home.create(segment)
+        except OSError as exc:
+            self._fatal("no room for opsctl's own state on the node", "%s (%s)" % (exc.strerror, home.path), hint=boot.HINTS.get(exc.errno))
+            self.open = False
+            return
+        if known:
             self._attach(segment["id"], 1)
             return
 
