@@ -19,6 +19,17 @@ from .keywords import (
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _TEMPLATE = {"type": "string", "pattern": "\\{\\{|\\{%"}
+#: What an argument of a type (`Kind.types`) takes besides its own JSON type.
+_ALSO: dict[str, list[dict[str, Any]]] = {
+    "bool": [{"enum": ["yes", "no", "on", "off"]}],
+    "mode": [{"type": "integer"}],  # editors may read 0644 as a number
+    "list": [{"type": "string"}],
+    "ints": [{"type": ["string", "integer"]}],
+    "int": [{"type": "string", "pattern": "^-?[0-9]+$"}],
+    "float": [{"type": "string", "pattern": "^-?[0-9.]+$"}],
+    "str": [{"type": "number"}],
+    "path": [{"type": "number"}],
+}
 _ANY_ARGS = {"type": ["object", "string", "null"]}
 _TASK_LISTS = ("tasks", "pre_tasks", "post_tasks", "block", "rescue", "always")
 
@@ -91,7 +102,9 @@ def _kinds() -> dict[str, Any]:
             schema.pop("title", None)
             aliases = schema.pop("aliases", [])
             described = {key: schema.pop(key) for key in ("description", "default") if key in schema}
-            properties[field] = {**described, "anyOf": [schema, _TEMPLATE]} if schema else described
+            word = kind.types.get(field)
+            also = _ALSO.get(word, []) if isinstance(word, str) else []
+            properties[field] = {**described, "anyOf": [schema, *also, _TEMPLATE]} if schema else described
             for alias in aliases:
                 properties[alias] = {"description": f"the same as `{field}`"}
         shape: dict[str, Any] = {"type": "object", "properties": properties}

@@ -75,25 +75,16 @@ def scalar(text: str) -> Any:
     return text
 
 
-def _loader_class() -> Any:
-    if yaml.__with_libyaml__:
-
-        class CLoader(yaml.CBaseLoader):
-            """libyaml's parser; tags stay unresolved, `_Builder` decides."""
-
-        cls: Any = CLoader
-    else:
-
-        class PyLoader(yaml.BaseLoader):
-            """The slow parser, where PyYAML was built without libyaml."""
-
-        cls = PyLoader
-    # Every untagged plain scalar gets a tag of its own, so that `!!str 42` and `42` can be told apart.
-    cls.add_implicit_resolver(_PLAIN, re.compile(""), None)
-    return cls
+def _loader_class(base: Any) -> Any:
+    # Tags stay unresolved, `_Builder` decides; every untagged plain scalar gets a tag of its own, so that
+    # `!!str 42` and `42` can be told apart.
+    loader: Any = type("Loader", (base,), {})
+    loader.add_implicit_resolver(_PLAIN, re.compile(""), None)
+    return loader
 
 
-_LOADER = _loader_class()
+# PyYAML may have been built without libyaml; then everything is the same, and slower.
+_LOADER = _loader_class(yaml.CBaseLoader if yaml.__with_libyaml__ else yaml.BaseLoader)
 
 
 def load_yaml(path: str | os.PathLike[str] | None = None, *, text: str | None = None, file: str | None = None) -> Any:

@@ -206,7 +206,7 @@ def test_no_input_breaks_the_reader(text: str) -> None:
 # JSON writes characters beyond the first plane as two escapes, which YAML does not know.
 word = st.text(alphabet=st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), max_size=8)
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | word | st.floats(allow_nan=False),
+    st.none() | st.booleans() | st.integers() | word | st.floats(allow_nan=False, allow_infinity=False),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(word, inner, max_size=4),
     max_leaves=12,
 )
@@ -219,3 +219,31 @@ def test_json_is_yaml(value: Any) -> None:
     import json
 
     assert load_yaml(text=json.dumps(value), file="f") == value
+
+
+def places(value: Any) -> Any:
+    """A value with the places of everything in it."""
+    if isinstance(value, Map):
+        return [(key, value.keys_at[key], value.values_at[key], places(item)) for key, item in value.items()]
+    if isinstance(value, Seq):
+        return [(span, places(item)) for span, item in zip(value.items_at, value, strict=True)]
+    return (type(value), str(value), getattr(value, "style", None), getattr(value, "indent", None))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet=st.sampled_from(list("ab01:-{}[]|>&*'\"#, \n~")), max_size=40))
+def test_without_libyaml_it_is_the_same(text: str) -> None:
+    """Where PyYAML's own parser and libyaml both accept a text, values and places are equal."""
+    import yaml
+
+    from opsctl.config import yaml as room
+
+    found = []
+    for base in (yaml.CBaseLoader, yaml.BaseLoader):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(room, "_LOADER", room._loader_class(base))
+            try:
+                found.append(places(room.load_yaml(text=text, file="f")))
+            except ConfigError:
+                return
+    assert found[0] == found[1]
