@@ -90,6 +90,7 @@ class Relay:
             os.write(1, bytes(self.out))
         except OSError:
             pass
+        self.out.clear()
 
     def _step(self, timeout: float) -> None:
         # Content that its task does not take yet waits on the controller, not in this process.
