@@ -32,12 +32,14 @@ class Bus:
         *,
         processors: tuple[Processor, ...] = (),
         on_sink_error: Callable[[Sink, BaseException], None] | None = None,
+        seq: int = 0,
     ) -> None:
+        """``seq`` is the number of the last event that is known already: a resumed run goes on counting."""
         self.run = run
         self._processors = processors
         self._on_sink_error = on_sink_error
         self._sinks: list[Sink] = []
-        self._seq = 0
+        self._seq = seq
         self._lock = threading.RLock()
 
     def subscribe(self, sink: Sink) -> None:

@@ -17,7 +17,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -71,6 +71,7 @@ class RunInfo:
     pid: int = 0  #: of the controller
     finished: float | None = None
     exit: int | None = None
+    resumable: bool = False  #: something of it may still go on at the nodes, or is left to do
     opsctl: str = __version__
     format: int = FORMAT
 
@@ -129,6 +130,23 @@ class Journal:
         _prune(directory, keep=KEEP)
         return journal
 
+    @classmethod
+    def resume(cls, record: RunRecord) -> Journal:
+        """Go on writing a run that has been begun. Raises `UsageError` when another process still does."""
+        if _is_running(record.path):
+            raise UsageError(
+                f"run `{record.info.run}` is not over: process {record.info.pid} of this machine still watches it",
+                hint=f"end that one first, or look on: `opsctl history show {record.info.run}`",
+            )
+        info = replace(record.info, pid=os.getpid(), finished=None, exit=None, resumable=False)
+        try:
+            _write_private(record.path / "run.json", _dump(asdict(info)))
+            _end_line(record.path / "events.jsonl")
+            handle = os.open(record.path / "events.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as exc:
+            raise _unreadable(record.path, exc.strerror or str(exc)) from None
+        return cls(info, record.path, os.fdopen(handle, "w", encoding="ascii"))
+
     def __call__(self, event: Event) -> None:
         if event.get("event") not in LIVE_ONLY:
             self.record(event)
@@ -138,10 +156,11 @@ class Journal:
         self._file.write(_dump(entry) + "\n")
         self._file.flush()
 
-    def finish(self, exit_code: int, now: float | None = None) -> None:
-        """The run has ended: note when and how, and close."""
+    def finish(self, exit_code: int, now: float | None = None, *, resumable: bool = False) -> None:
+        """The run has ended here: note when and how, and close. ``resumable``: something of it is left."""
         self.info.finished = time.time() if now is None else now
         self.info.exit = exit_code
+        self.info.resumable = resumable
         self._file.close()
         _write_private(self.path / "run.json", _dump(asdict(self.info)))
 
@@ -177,8 +196,8 @@ def load(run: str, root: Path | None = None) -> RunRecord:
 
 
 def last_unfinished(root: Path | None = None) -> RunRecord | None:
-    """The newest run that has no end, or None."""
-    return next((record for record in runs(root) if record.info.finished is None and not record.info.check), None)
+    """The newest run that has no end, or something left to resume; None if there is none."""
+    return next((one for one in runs(root) if not one.info.check and _is_open(one.info)), None)
 
 
 def names(root: Path | None = None) -> list[str]:
@@ -240,6 +259,20 @@ def _prune(directory: Path, keep: int) -> list[str]:
             continue  # somebody else's file, or removed meanwhile: pruning is only housekeeping
         removed.append(name)
     return removed
+
+
+def _is_open(info: RunInfo) -> bool:
+    return info.finished is None or info.resumable
+
+
+def _end_line(path: Path) -> None:
+    """Cut off a last line that a killed controller did not finish."""
+    try:
+        with open(path, "rb+") as file:
+            data = file.read()
+            file.truncate(data.rfind(b"\n") + 1)
+    except FileNotFoundError:
+        return
 
 
 def _is_running(path: Path) -> bool:

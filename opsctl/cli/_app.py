@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputUnreadable, Interrupted, OpsError, UsageError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ..events import Bus, Event, Sink
     from ..executor import DeployOptions
     from ..hosts import Sessions
+    from ..journal import RunRecord
     from ..model import Inventory, Playbook
     from ..secrets import Secret
     from ..ui import Renderer
@@ -37,6 +39,9 @@ class DeployFlags:
     tags: tuple[str, ...] = ()
     skip_tags: tuple[str, ...] = ()
     start_at: str | None = None
+    lock_wait: float = 0.0
+    rerun: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
 
 
 # -- configuration
@@ -196,8 +201,6 @@ class Early:
 
 def connect_early(path: str, inventory: Inventory, common: Common, given: Passwords) -> Early:
     """Begin to connect to the hosts of the first play: loading the rest takes as long as a handshake."""
-    from dataclasses import replace
-
     from ..config.peek import peek_plays
     from ..connect import connect_early, open_sessions
 
@@ -234,6 +237,9 @@ def deploy_options(common: Common, flags: DeployFlags, given: Passwords) -> Depl
         connect_password=given.login,
         become_password=given.become,
         reconnect=common.reconnect,
+        lock_wait=flags.lock_wait,
+        rerun=flags.rerun,
+        skip=flags.skip,
     )
 
 
@@ -243,34 +249,41 @@ def deploy(
     options: DeployOptions,
     common: Common,
     sessions: Sessions | None = None,
+    resumed: RunRecord | None = None,
 ) -> int:
     """One run with its journal and renderers; gives the exit code. Errors before its start are raised.
 
-    ``sessions`` may have begun to connect; they are closed at the end.
+    ``sessions`` may have begun to connect; they are closed at the end. ``resumed`` is the run that goes on.
     """
     from .. import executor
     from ..events import Bus
     from ..journal import Journal, RunInfo, new_run_id
+    from ..ledger import Ledger
     from ..secrets import Masker
     from ..ui import renderers
+    from ._stop import decide, signals
 
-    run = new_run_id()
+    run = new_run_id() if resumed is None else resumed.info.run
     masker = Masker(secret for secret in (options.connect_password, options.become_password) if secret)
     masker.add_environment(os.environ)
     outlets = _Outlets(common, diff=options.diff)
-    bus = Bus(run, processors=(masker,), on_sink_error=outlets.broken)
+    last = 0 if resumed is None else max((int(event.get("seq", 0)) for event in resumed.events()), default=0)
+    bus = Bus(run, processors=(masker,), on_sink_error=outlets.broken, seq=last)
     outlets.bus = bus
-    journal = Journal.start(
-        RunInfo(
+    if resumed is None:
+        info = RunInfo(
             run=run,
             playbook=playbook.path,
             started=time.time(),
             inventory=list(inventory.sources),
-            options=_for_journal(options),
+            options=_for_journal(options, common),
             check=options.check,
             hosts=list(inventory.hosts),
         )
-    )
+        journal = Journal.start(info)
+    else:
+        journal = Journal.resume(resumed)
+    ledger = Ledger() if options.check else Ledger.open(journal.path, masker)
     outlets.sinks = renderers(
         out=sys.stdout,
         err=sys.stderr,
@@ -285,21 +298,72 @@ def deploy(
     bus.subscribe(journal)
     for sink in outlets.sinks:
         bus.subscribe(sink)
-    code = 1
+    code, resumable = 1, False
     try:
-        result = executor.deploy(playbook, inventory, options, bus, sessions=sessions, on_secret=masker.add)
-        code = result.exit
+        with signals():
+            result = executor.deploy(
+                playbook,
+                inventory,
+                options,
+                bus,
+                sessions=sessions,
+                on_secret=masker.add,
+                ledger=ledger,
+                decide=lambda reason: decide(reason, outlets.suspended),
+            )
+        code, resumable = result.exit, result.resumable
     except (OpsError, KeyboardInterrupt, Exception) as exc:
         err = _as_error(exc)
-        code = err.exit_code
+        code, resumable = err.exit_code, bool(ledger.unfinished())
         if not watch.started:
             raise err from exc
         if not watch.finished:
             bus.emit("run_finished", **watch.end(err))
     finally:
         outlets.close()
-        journal.finish(code)
+        ledger.close()
+        journal.finish(code, resumable=resumable)
     return code
+
+
+def resume(run: str, common: Common, flags: DeployFlags) -> tuple[RunRecord, Common, DeployFlags]:
+    """The run that ``--resume`` means (empty: the last unfinished one), and the options that it was begun with.
+
+    Raises `UsageError` when there is none, or nothing of it is left.
+    """
+    from .. import journal
+
+    record = journal.load(run) if run else journal.last_unfinished()
+    if record is None:
+        raise UsageError("no run is left to resume", hint="`opsctl history` lists the runs; deploying again is safe")
+    info = record.info
+    if info.check or (info.finished is not None and not info.resumable):
+        what = "was a check" if info.check else "has come to its end"
+        raise UsageError(f"run `{info.run}` {what}: nothing of it is left", hint=f"`opsctl deploy {info.playbook}`")
+    begun = info.options
+    missing = sorted(set(begun.get("extra", ())) - set(extra_vars(common)))
+    if missing:
+        raise UsageError(
+            f"run `{info.run}` was begun with -e for {', '.join(f'`{name}`' for name in missing)}",
+            cause="values of -e are not kept, since they may be secret",
+            hint="give the same ones again",
+        )
+    if begun.get("cwd") and os.path.isdir(begun["cwd"]):
+        os.chdir(begun["cwd"])
+    common = replace(
+        common,
+        inventory=common.inventory or tuple(begun.get("inventory", ())),
+        limit=tuple(begun.get("limit", ())),
+        user=common.user or begun.get("remote_user"),
+    )
+    flags = replace(
+        flags,
+        diff=bool(begun.get("diff")),
+        tags=tuple(begun.get("tags", ())),
+        skip_tags=tuple(begun.get("skip_tags", ())),
+        start_at=begun.get("start_at"),
+    )
+    return record, common, flags
 
 
 @dataclass
@@ -334,6 +398,16 @@ class _Outlets:
             fresh = plain(sys.stderr, diff=self.diff, verbosity=self.common.verbosity)
             self.sinks.append(fresh)
             self.bus.subscribe(fresh)
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Nothing is drawn meanwhile, so that a person can be asked."""
+        with ExitStack() as stack:
+            for sink in self.sinks:
+                pause = getattr(sink, "suspended", None)
+                if pause is not None:
+                    stack.enter_context(pause())
+            yield
 
     def close(self) -> None:
         for sink in self.sinks:
@@ -382,9 +456,12 @@ def _as_error(exc: BaseException) -> OpsError:
     return unexpected(exc)
 
 
-def _for_journal(options: DeployOptions) -> dict[str, Any]:
+def _for_journal(options: DeployOptions, common: Common) -> dict[str, Any]:
     """The options without secrets; of ``-e`` only the names, since values may be secret."""
     return {
+        "cwd": os.getcwd(),
+        "inventory": list(common.inventory),
+        "diff": options.diff,
         "limit": list(options.limit),
         "tags": sorted(options.tags),
         "skip_tags": sorted(options.skip_tags),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..errors import UsageError
-from ._options import Common, common
+from ._options import Common, common, duration
 
 if TYPE_CHECKING:
     from ..executor import DeployOptions
@@ -33,7 +33,7 @@ def complete_playbooks(ctx: click.Context, param: click.Parameter, incomplete: s
 
 
 def deploy_options(function: F) -> F:
-    """The playbook and the options that choose tasks."""
+    """The options that choose tasks."""
     for option in (
         click.option("--list-tags", is_flag=True, help="Only list the tags."),
         click.option("--list-tasks", is_flag=True, help="Only list the tasks."),
@@ -41,25 +41,75 @@ def deploy_options(function: F) -> F:
         click.option("--start-at", metavar="TASK", help="Begin at the task with this name."),
         click.option("--skip-tags", multiple=True, metavar="TAGS", help="Not the tasks with one of these tags."),
         click.option("-t", "--tags", multiple=True, metavar="TAGS", help="Only tasks with one of these tags."),
-        click.argument("playbook", shell_complete=complete_playbooks),
     ):
         function = option(function)
     return function
 
 
 @click.command("deploy", short_help="Make a playbook true on the hosts")
+@click.argument("playbook", required=False, shell_complete=complete_playbooks)
 @deploy_options
 @click.option("-C", "--check", is_flag=True, help="Change nothing; show the plan. Exit 8 if there are changes.")
 @click.option("-D", "--diff", is_flag=True, help="Show what changes in files.")
 @click.option("--confirm", is_flag=True, help="Show the plan and ask before anything changes.")
+@click.option("--lock-wait", callback=duration, default="0", metavar="TIME",
+              help="How long to wait for a node that another run holds.")  # fmt: skip
+@click.option("--resume", is_flag=False, flag_value="", metavar="[RUN]",
+              help="Go on with a run that was cut off (default: the last one); needs no PLAYBOOK.")  # fmt: skip
+@click.option("--rerun", multiple=True, metavar="TASK", help="With --resume: run this interrupted task again.")
+@click.option("--skip", multiple=True, metavar="TASK", help="With --resume: go on without this interrupted task.")
 @common()
-def command(shared: Common, playbook: str, check: bool, diff: bool, confirm: bool, **chosen: Any) -> int:
+def command(
+    shared: Common,
+    playbook: str | None,
+    check: bool,
+    diff: bool,
+    resume: str | None,
+    lock_wait: float,
+    rerun: tuple[str, ...],
+    skip: tuple[str, ...],
+    **chosen: Any,
+) -> int:
     """Make PLAYBOOK true on the hosts of the inventory.
 
     Tasks that are true already change nothing. Each host works through a play on its own; the link may
     drop meanwhile.
     """
-    return run(shared, playbook, check=check, diff=diff, confirm=confirm, **chosen)
+    if resume is not None:
+        if playbook is None and os.path.isfile(resume):
+            playbook, resume = resume, ""  # `--resume site.yml`: the option has taken the argument
+        if check or chosen["confirm"]:
+            raise UsageError("a run is resumed as it was begun, not with --check or --confirm")
+        return go_on(shared, resume, playbook, lock_wait=lock_wait, rerun=rerun, skip=skip)
+    if rerun or skip:
+        raise UsageError("`--rerun` and `--skip` are for interrupted tasks", hint="give `--resume` with them")
+    if playbook is None:
+        raise UsageError("a playbook is missing", hint="`opsctl deploy PLAYBOOK`, for instance playbooks/site.yml")
+    return run(shared, playbook, check=check, diff=diff, lock_wait=lock_wait, **chosen)
+
+
+def go_on(
+    shared: Common,
+    resume: str,
+    playbook: str | None,
+    *,
+    lock_wait: float,
+    rerun: tuple[str, ...],
+    skip: tuple[str, ...],
+) -> int:
+    """`deploy --resume`: what is finished is not touched again, what goes on is watched again."""
+    from . import _app
+
+    flags = _app.DeployFlags(lock_wait=lock_wait, rerun=rerun, skip=skip)
+    record, shared, flags = _app.resume(resume, shared, flags)
+    path = record.info.playbook
+    if playbook is not None and os.path.realpath(playbook) != os.path.realpath(path):
+        raise UsageError(f"run `{record.info.run}` is of `{path}`, not of `{playbook}`")
+    _app.must_exist(path)
+    given = _app.passwords(shared)
+    inventory = _app.load_inventory(shared, os.path.dirname(path))
+    loaded = _app.load_playbook(path, shared)
+    return _app.deploy(loaded, inventory, _app.deploy_options(shared, flags, given), shared, resumed=record)
 
 
 def run(
@@ -72,6 +122,7 @@ def run(
     tags: tuple[str, ...] = (),
     skip_tags: tuple[str, ...] = (),
     start_at: str | None = None,
+    lock_wait: float = 0.0,
     list_hosts: bool = False,
     list_tasks: bool = False,
     list_tags: bool = False,
@@ -81,7 +132,7 @@ def run(
 
     _app.must_exist(path)
     folder = os.path.dirname(path)
-    flags = _app.DeployFlags(check, diff, tags, skip_tags, start_at)
+    flags = _app.DeployFlags(check, diff, tags, skip_tags, start_at, lock_wait)
     if list_hosts or list_tasks or list_tags:
         from ._lists import show
 

@@ -7,10 +7,11 @@ from typing import Any
 import click
 
 from ._options import Common, common
-from .deploy import deploy_options, run
+from .deploy import complete_playbooks, deploy_options, run
 
 
 @click.command("plan", short_help="Show what deploy would change (deploy --check --diff)")
+@click.argument("playbook", shell_complete=complete_playbooks)
 @deploy_options
 @click.option("--no-diff", is_flag=True, help="Only the tasks, not what changes in files.")
 @common()

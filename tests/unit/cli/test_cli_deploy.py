@@ -282,7 +282,7 @@ def test_secrets_are_masked_everywhere(
         assert main(["deploy", "site.yml", "--become-password-file", "pw", *extra]) == 0
     captured = capsys.readouterr()
     files = [path.read_text() for path in (project / "state").rglob("*") if path.is_file()]
-    assert len(files) == 6
+    assert len(files) == 9
     for text in (captured.out, captured.err, *files):
         assert "planted" not in text
     assert "********" in captured.out

@@ -84,7 +84,9 @@ def test_every_option_has_help() -> None:
         (["deplyo"], "there is no command `deplyo`", "did you mean `deploy`?"),
         (["zzz"], "there is no command `zzz`", "`opsctl --help` lists the commands"),
         (["deploy", "--chekc", "x.yml"], "`opsctl deploy` has no option `--chekc`", "did you mean `--check`?"),
-        (["deploy"], "missing argument 'PLAYBOOK'", "`opsctl deploy --help` tells the options"),
+        (["plan"], "missing argument 'PLAYBOOK'", "`opsctl plan --help` tells the options"),
+        (["deploy"], "a playbook is missing", "`opsctl deploy PLAYBOOK`, for instance playbooks/site.yml"),
+        (["deploy", "x.yml", "--skip", "t"], "`--rerun` and `--skip` are for interrupted tasks", None),
         (["deploy", "x.yml", "--forks", "0"], "invalid value for '--forks': 0 is not in the range x>=1", None),
         (
             ["deploy", "x.yml", "--reconnect", "soon"],
