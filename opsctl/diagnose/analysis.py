@@ -6,6 +6,7 @@ that skips everything else, and a node that sends only such lines, reach the sam
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ from opsctl.diagnose.tracebacks import QUIET, Trace
 _MAX_GROUPS = 256
 _MAX_FAULTS = 64
 _ARGS = ("non-default args:", "args: Namespace(", "server_args=ServerArgs(")
+#: `== dmesg`, `$ docker logs x`, `--- node probe ---`: another source begins in a pasted log.
+_SECTION = re.compile(r"(?:={2,}|-{3,}|#{3,}|\$) ?\w")
 _MILD = frozenset({"warning", "info", "debug"})
 
 
@@ -31,6 +34,7 @@ class Hit:
     soft: bool
     echo: bool
     life: int
+    section: int
     phase: str
     count: int = 1
     processes: dict[str, None] = field(default_factory=dict)
@@ -81,6 +85,8 @@ class Analysis:
         self.well_count = 0
         self.stop_at: Sight | None = None
         self.stop_was_clean = False
+        self.stop_was_ready = False
+        self.section = 0
         self.death: Sight | None = None
         self.causes: dict[str, Hit] = {}
         self.symptoms: dict[str, Hit] = {}
@@ -88,10 +94,9 @@ class Analysis:
         self.faults: list[Fault] = []
         self.last: Sight | None = None
         self.waiting: dict[str, Sight] = {}
-        self.formatted = 0
         self.seen: set[str] = set()
         self._waits = [s for s in signatures if s.last_line]
-        self._wanted = {word for s in signatures for word in s.when.seen}
+        self._wanted = {word for s in signatures for word in (*s.when.seen, *s.when.not_seen)}
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -101,8 +106,8 @@ class Analysis:
         text = record.text
         if not text.strip():
             return []
-        if record.formatted:
-            self.formatted += 1
+        if _SECTION.match(text) and record.role == "plain":
+            self.section += 1
         if record.role in {"frame", "code"}:
             return []
         for word in self._wanted:
@@ -174,6 +179,10 @@ class Analysis:
             return False
         if when.seen and not any(word in self.seen for word in when.seen):
             return False
+        if when.not_seen and any(word in self.seen for word in when.not_seen):
+            return False
+        if when.after and record.line <= when.after:
+            return False
         if when.trace and not (record.trace and any(record.trace.mentions(word) for word in when.trace)):
             return False
         return not (when.not_trace and record.trace and any(record.trace.mentions(word) for word in when.not_trace))
@@ -199,6 +208,7 @@ class Analysis:
             soft,
             echo,
             self.life,
+            self.section,
             self.phase,
             processes={record.process: None},
             last=record.line,
@@ -240,6 +250,7 @@ class Analysis:
             if self.stop_at is None:
                 self.stop_at = Sight(record, self.order)
                 self.stop_was_clean = not (self.symptoms or self.death or self._hard())
+                self.stop_was_ready = self.ready
             return
         elif mark.death:
             if self.death is None:
@@ -285,6 +296,20 @@ class Analysis:
         self.reached.clear()
         self.ready = False
         self.stop_at = None
+
+    @property
+    def troubled(self) -> bool:
+        """Whether anything is open that a sign of life would close."""
+        return bool(self.causes or self.symptoms or self.faults or self.death)
+
+    @property
+    def dead(self) -> bool:
+        """Whether the log reports an end that nobody asked for (headers of tracebacks do not count)."""
+        limit = self.stop_at.order if self.stop_at is not None and self.stop_was_clean else None
+        orders = [h.order for h in self.symptoms.values() if h.signature.severity == "fatal" and not h.signature.header]
+        if self.death is not None:
+            orders.append(self.death.order)
+        return any(limit is None or order < limit for order in orders)
 
     def _hard(self) -> bool:
         return any(not hit.soft for hit in self.causes.values())

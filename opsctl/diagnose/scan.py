@@ -37,6 +37,10 @@ _OFTEN = (*phases.ACTIVE, '"GET /health HTTP/1.1" 200', "Download complete")
 _BARE = re.compile(rb"(?:^|[|\]:] ?)(?:Killed|Aborted|Terminated|Process [\w-]+:)")
 
 
+#: What another source of a pasted log begins with.
+_SECTIONS = ("\n== ", "\n=== ", "\n==== ", "\n$ ", "\n--- ", "\n---- ", "\n### ")
+
+
 def wanted_texts(signatures: Sequence[Signature]) -> list[str]:
     """The fixed texts without which no signature, phase or traceback can be found."""
     out: set[str] = {
@@ -45,6 +49,7 @@ def wanted_texts(signatures: Sequence[Signature]) -> list[str]:
         "Killed",
         "Aborted",
         "Terminated",
+        *_SECTIONS,
         "Process Engine",
         "Process Spawn",
         "Process Vllm",
@@ -53,6 +58,7 @@ def wanted_texts(signatures: Sequence[Signature]) -> list[str]:
     for signature in signatures:
         out.update(signature.literals)
         out.update(signature.when.seen)
+        out.update(signature.when.not_seen)
         for pattern in signature.regexes:
             out.update(required_literals(pattern.pattern))
     out.update(text for text in phases.literals() if text not in _OFTEN)
@@ -64,7 +70,13 @@ class Matcher:
 
     def __init__(self, signatures: Sequence[Signature], engine: str | None = None) -> None:
         self.signatures = tuple(signatures)
-        self.scanner: Scanner = make_scanner(wanted_texts(signatures), _OFTEN, engine)
+        words = wanted_texts(signatures)
+        self.scanner: Scanner = make_scanner(words, _OFTEN, engine)
+        self._rare = len({word.encode() for word in words} - {word.encode() for word in _OFTEN})
+
+    def is_rare(self, index: int) -> bool:
+        """Whether the text with this index is one that healthy servers do not print all the time."""
+        return index < self._rare
 
 
 def scan(matcher: Matcher, blocks: Iterable[bytes], analysis: Analysis, source: str) -> None:

@@ -27,7 +27,20 @@ FIELDS = frozenset(
     }
 )  # fmt: skip
 CONDITIONS = frozenset(
-    {"trace", "not_trace", "text", "not_text", "seen", "ready", "phase", "level", "kernel", "min_count"}
+    {
+        "trace",
+        "not_trace",
+        "text",
+        "not_text",
+        "seen",
+        "not_seen",
+        "ready",
+        "phase",
+        "level",
+        "kernel",
+        "min_count",
+        "after",
+    }
 )
 _ID = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*$")
 _SHIPPED = Path(__file__).resolve().parent.parent / "data" / "signatures"
@@ -42,11 +55,13 @@ class When:
     text: tuple[str, ...] = ()
     not_text: tuple[str, ...] = ()
     seen: tuple[str, ...] = ()
+    not_seen: tuple[str, ...] = ()
     phase: tuple[str, ...] = ()
     level: tuple[str, ...] = ()
     ready: bool | None = None
     kernel: bool | None = None
     min_count: int = 1
+    after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +115,7 @@ def _tuple(value: Any) -> tuple[str, ...]:
 
 def _one(raw: dict[str, Any], file: str) -> Signature:
     when = dict(raw.get("when") or {})
-    for key in ("trace", "not_trace", "text", "not_text", "seen", "phase", "level"):
+    for key in ("trace", "not_trace", "text", "not_text", "seen", "not_seen", "phase", "level"):
         if key in when:
             when[key] = _tuple(when[key])
     return Signature(

@@ -68,7 +68,7 @@ def _causes(analysis: Analysis) -> list[Hit]:
     hits = list(analysis.causes.values())
     if any(not hit.echo for hit in hits):
         hits = [hit for hit in hits if not hit.echo]
-    if analysis.stop_at is not None and analysis.stop_was_clean:
+    if analysis.stop_at is not None and analysis.stop_was_clean and analysis.stop_was_ready:
         hits = [h for h in hits if h.order < analysis.stop_at.order or h.signature.component in {"hardware", "driver"}]
     hits = [h for h in hits if not _disproved(h, analysis)]
     hits = [h for h in hits if h.count >= h.signature.when.min_count]
@@ -113,12 +113,17 @@ def _independent(first: Hit, rest: list[Hit]) -> list[Hit]:
             continue
         if _related(first.signature, hit.signature):
             continue
-        if hit.order > first.order and _raised(first) and not hit.soft and hit.record.source == first.record.source:
+        if hit.order > first.order and _raised(first) and not hit.soft and _same_scene(hit, first):
             continue
         if any(_related(other.signature, hit.signature) for other in out):
             continue
         out.append(hit)
     return out
+
+
+def _same_scene(one: Hit, other: Hit) -> bool:
+    """Whether two causes stand in one attempt of one source: then the later one follows from the earlier one."""
+    return (one.record.source, one.section, one.life) == (other.record.source, other.section, other.life)
 
 
 def _raised(hit: Hit) -> bool:
@@ -154,6 +159,10 @@ def _fault(analysis: Analysis) -> Fault | None:
         candidates = [f for f in candidates if f.order < analysis.stop_at.order]
     if analysis.ready and not _dead(analysis):
         return None
+    if not candidates and _dead(analysis):
+        candidates = [
+            f for f in analysis.faults if not f.symptom and f.record.level not in {"warning", "info", "debug"}
+        ]
     fresh = [f for f in candidates if not f.passed]
     if not fresh and analysis.faults and not _dead(analysis) and all(f.passed for f in analysis.faults):
         return None
