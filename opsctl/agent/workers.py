@@ -131,7 +131,11 @@ def sudo_worker(user: str, root: str, password: Optional[str], cancelled: Callab
             pass
         if _marked(proc, mark.encode(), cancelled):
             os.set_blocking(proc.stdout.fileno(), True)
-            return WorkerHandle(proc.pid, Link(os.dup(proc.stdout.fileno()), os.dup(proc.stdin.fileno())), user)
+            link = Link(os.dup(proc.stdout.fileno()), os.dup(proc.stdin.fileno()))
+            # `subprocess` keeps the object of a child that runs, and with it the pipe: the worker would see no end.
+            proc.stdin.close()
+            proc.stdout.close()
+            return WorkerHandle(proc.pid, link, user)
         proc.kill()
         said = proc.communicate()[1].decode("utf-8", "replace").strip() or said
         if "-n" in argv and not _wants_password(said):

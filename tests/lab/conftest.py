@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.lab import Lab, LabNode
+from tests.support.project import Project
 
 NEEDS = ("systemd-nspawn", "debootstrap", "ip", "nsenter")
 
@@ -24,6 +26,12 @@ def pytest_runtest_setup() -> None:
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with Lab(tmp_path_factory.mktemp("lab")) as made:
         yield made
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """An empty project."""
+    return Project(tmp_path / "project")
 
 
 @pytest.fixture(scope="session")

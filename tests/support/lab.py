@@ -378,6 +378,16 @@ class LabNode:
 
     # use
 
+    def variables(self, user: str = "root") -> dict[str, str | int]:
+        """The connection variables of an inventory, for logging in as ``user``."""
+        options = f"-F /dev/null -o UserKnownHostsFile={self.known_hosts} -o GlobalKnownHostsFile=/dev/null"
+        return {
+            "ansible_host": self.address,
+            "ansible_user": user,
+            "ansible_ssh_private_key_file": str(self.lab.key),
+            "ansible_ssh_common_args": f"{options} -o IdentitiesOnly=yes -o IdentityAgent=none",
+        }
+
     def run(self, command: Sequence[str], *, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run ``command`` in the node as root, without SSH. LookupError: the node does not run."""
         enter = ["nsenter", "-t", str(self.pid1), "-m", "-u", "-i", "-n", "-p", "--"]
