@@ -255,6 +255,11 @@ class Session:
                 else:
                     self._dispatch(header, payload)
 
+    def forget(self, segment_id: str) -> None:
+        """Let the node drop what a dead agent left of a segment: everything of it is known here."""
+        if self._link is not None:
+            self._link.send({"t": "forget", "segment": segment_id})
+
     # following a segment
 
     def _follow(self, following: _Following, *, attach: bool) -> Body:

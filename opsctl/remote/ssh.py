@@ -7,6 +7,7 @@ imports and the key exchange follow in `connect`, while the server is already an
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from .settings import Policy, Resolver, Settings, Target, hop
 from .transport import Channel, Transport
 
 if TYPE_CHECKING:
+    from .auth import Login
     from .client import Client
 
 #: Seconds to go on trying when the server drops connections before it greets (sshd's MaxStartups).
@@ -177,6 +179,8 @@ class SshTransport:
         self._client: Client | None = None
         self._fabric: Any = None
         self._settings: Settings | None = None
+        self._login: Login | None = None
+        self._host_key: str | None = None
 
     @property
     def target(self) -> Target:
@@ -195,6 +199,21 @@ class SshTransport:
         if found is not None:
             return f"{found.user}@{found.hostname}:{found.port}"
         return self._target.host
+
+    def report(self) -> dict[str, Any]:
+        """How the last connection came about, for `opsctl ping -v`: the settings in effect, the host key, the keys
+        that were offered in their order, what the server takes, and the equivalent ssh command line."""
+        login = self._login
+        return {
+            "where": self.describe(),
+            "command": self._target.command_line(),
+            "settings": {} if self._settings is None else dataclasses.asdict(self._settings),
+            "host_key": self._host_key,
+            "offered": [] if login is None else list(login.offered),
+            "not_usable": [] if login is None else list(login.unusable),
+            "methods": [] if login is None else list(login.methods),
+            "logged_in": self._connected(),
+        }
 
     def start_connect(self) -> None:
         """Resolve settings and connect TCP in the background."""
@@ -324,7 +343,7 @@ class SshTransport:
         from .auth import Login, offers, open_agent
         from .fabric_link import link
 
-        login = Login(self._target, settings, self._connector.ask_passphrase)
+        login = self._login = Login(self._target, settings, self._connector.ask_passphrase)
         with _agent(open_agent(settings) if settings.pubkey else None) as agent:
             candidates = offers(login, agent)
             first = list(_take(candidates)) if settings.pubkey else []
@@ -349,7 +368,7 @@ class SshTransport:
                 raise _Busy(str(exc) or "the server closed the connection before the key exchange") from exc
             except Exception as exc:  # a server that speaks nonsense makes paramiko's thread fail in any way
                 raise self._broken(exc) from exc
-            _verify(client, settings, check, tried)
+            self._host_key = _verify(client, settings, check, tried)
             # Reading the answers of several keys takes a turn each; the deadline is for silence.
             client.auth_timeout = max(self._connector.connect_timeout or settings.connect_timeout, 10.0)
             login.run(client, _chain(first, candidates))
@@ -395,8 +414,9 @@ class SshTransport:
             client.close()
 
 
-def _verify(client: Client, settings: Settings, check: HostKeyCheck, tried: set[str]) -> None:
-    """Accept the server's key or raise; a certificate of a known authority makes it known."""
+def _verify(client: Client, settings: Settings, check: HostKeyCheck, tried: set[str]) -> str:
+    """Accept the server's key (returned as type and fingerprint) or raise. A certificate of a known authority makes
+    it known."""
     key: Any = client.get_remote_server_key()
     certificate = getattr(key, "public_blob", None)
     certified = False
@@ -405,7 +425,9 @@ def _verify(client: Client, settings: Settings, check: HostKeyCheck, tried: set[
 
         name = settings.host_key_alias or settings.hostname
         certified = refusal(certificate.key_blob, name, check.authorities()) is None
-    check.check(ServerKey(key.get_name(), key.asbytes()), client.offered_host_keys(), tried, certified=certified)
+    shown = ServerKey(key.get_name(), key.asbytes())
+    check.check(shown, client.offered_host_keys(), tried, certified=certified)
+    return f"{shown.kind} {shown.fingerprint}"
 
 
 class _Busy(Exception):

@@ -121,6 +121,18 @@ def test_refused_key_names_what_was_offered(rig: Rig, tmp_path: Path) -> None:
     assert error.exit_code == 3
 
 
+def test_report_tells_how_it_was_reached(rig: Rig) -> None:
+    """For `ping -v`: the settings in effect, the host key, the keys offered, the equivalent command (AT-32)."""
+    transport = rig.transport()
+    transport.connect()
+    report = transport.report()
+    assert report["where"] == f"{rig.server.user}@{rig.server.address}:{rig.server.port}"
+    assert report["host_key"] == f"ssh-ed25519 {rig.server.fingerprint()}"
+    assert str(rig.server.key) in report["offered"][0]
+    assert report["settings"]["port"] == rig.server.port
+    assert report["command"].startswith("ssh -o ") and report["logged_in"]
+
+
 def test_missing_key_file_is_named(rig: Rig, tmp_path: Path) -> None:
     """A key file that does not exist is said, instead of a bare refusal."""
     missing = tmp_path / "not-there"

@@ -225,7 +225,8 @@ def test_killed_supervisor_is_told(rig: Rig, tmp_path: Path) -> None:
 def logins(rig: Rig) -> list[int]:
     """The processes that sshd started itself: at the ends of the channels."""
     files = (Path(f"/proc/{pid}/task/{pid}/children") for pid in rig.server.sessions())
-    return [int(child) for file in files for child in file.read_text().split() if int(child) not in rig.server.sessions()]
+    found = {int(child) for file in files for child in file.read_text().split()}
+    return sorted(found - set(rig.server.sessions()))
 
 
 def test_local_transport_runs_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,5 +259,10 @@ def test_error_of_an_event_handler_passes_through(rig: Rig) -> None:
     def fail(event: dict[str, Any]) -> None:
         raise OpsError("the journal is full")
 
+    body = segment(shell("echo hi"))
     with pytest.raises(OpsError, match="the journal is full"):
-        rig.session().run_segment(segment(shell("echo hi")), on_event=fail)
+        rig.session().run_segment(body, on_event=fail)
+    # Nothing was acknowledged: everything can be read again.
+    events: list[dict[str, Any]] = []
+    assert rig.session().attach(body["id"], 0, on_event=events.append)["ok"]
+    assert finished(events)[0]["result"]["stdout"] == "hi"

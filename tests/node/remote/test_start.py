@@ -45,7 +45,7 @@ def test_banner_of_the_server(make_rig: MakeRig, tmp_path: Path) -> None:
     assert session.noise == b""
 
 
-@pytest.mark.parametrize("name", ["sh", "bash", "dash", "csh", "tcsh", "fish", "zsh", "ksh"])
+@pytest.mark.parametrize("name", ["sh", "bash", "dash", "csh", "tcsh", "fish", "zsh"])
 def test_every_login_shell(make_rig: MakeRig, tmp_path: Path, name: str) -> None:
     """The start command passes unharmed through every login shell."""
     found = shutil.which(name)

@@ -180,6 +180,8 @@ def test_m10_dead_peer_is_noticed(rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp
         rig.server.thaw_sessions()
     assert frozen
     assert "no sign of life" in str(caught.value.cause)
+    # The node went on: what was not read yet is still there.
+    assert rig.session().attach(str(caught.value.segment), caught.value.last_seq)["ok"]
 
 
 def test_m11_background_processes_neither_hang_nor_die(rig: Rig, tmp_path: Path) -> None:
