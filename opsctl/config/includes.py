@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import ConfigError, Span
 from .source import did_you_mean, is_template, span_of
 
+#: Variables, or a function that gives them when they are needed.
+Known = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 
-def static_value(value: Any, layers: Sequence[Mapping[str, Any]], what: str, span: Span) -> Any:
+
+def static_value(value: Any, layers: Sequence[Known], what: str, span: Span) -> Any:
     """``value`` evaluated with what is known before the play: ``layers``, lowest first. ConfigError otherwise."""
     from ..agent.expr import Engine, ExprError, Undefined, dynamic, lift
 
@@ -18,16 +21,17 @@ def static_value(value: Any, layers: Sequence[Mapping[str, Any]], what: str, spa
     if not dynamic(lifted):
         return value
     engine = Engine()
-    scope = engine.scope(*(lift(layer) for layer in layers))
+    mappings = [layer() if callable(layer) else layer for layer in layers]
+    scope = engine.scope(*(lift(layer) for layer in mappings))
     try:
         return engine.evaluate(lifted, scope)
     except Undefined as error:
-        known = {name for layer in layers for name in layer}
+        known = {name for layer in mappings for name in layer}
         raise ConfigError(
             f"{what} uses `{error.name}`, which is not known before the play begins",
             span=span_of(value, span),
-            cause="includes are resolved before any host is asked; only `-e`, the play's `vars` and `vars_files`, and "
-            "`vars` of blocks and includes around this place are known then",
+            cause="includes are resolved before any host is asked: known are `-e`, `vars` of the include, of blocks "
+            "and of the play, `vars_files`, and inventory variables that are the same for all hosts",
             hint=did_you_mean(error.name, known)
             or f"give it with `-e {error.name}=...`, or include the file by its plain name with `when`",
         ) from None

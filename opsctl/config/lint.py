@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ..agent.expr import ExprError, Template, condition, lift
@@ -27,7 +28,7 @@ from .patterns import unmatched
 from .playbook import load_playbook
 from .source import Map, is_template, key_span, span_of, value_span
 from .templates import Templates, locate
-from .vars import MAGIC, load_vars_files
+from .vars import MAGIC, common_vars, load_vars_files
 from .yaml import load_yaml
 
 #: Names that expressions may use and that no layer of variables has.
@@ -65,6 +66,10 @@ def project_playbooks(root: str = ".") -> list[str]:
     return out
 
 
+def _common(inventory: LoadedInventory | None) -> dict[str, Any]:
+    return common_vars(inventory) if inventory is not None else {}
+
+
 def _is_playbook(path: str) -> bool:
     try:
         document = load_yaml(path)
@@ -82,15 +87,15 @@ def lint(
     found: list[Problem] = []
     inventories: dict[str, LoadedInventory] = {}
     for path in playbooks:
-        try:
-            playbook = load_playbook(path, static_vars=extra)
-        except OpsError as error:
-            found += errors_of(error)
-            continue
         folder = os.path.dirname(path)
         inventory = inventories.get(folder) or lint_inventory(sources, folder, found)
         if inventory is not None:
             inventories[folder] = inventory
+        try:
+            playbook = load_playbook(path, static_vars=extra, inventory_vars=partial(_common, inventory))
+        except OpsError as error:
+            found += errors_of(error)
+            continue
         found += _Linter(playbook, inventory, extra or {}).run()
     if not playbooks:
         lint_inventory(sources, None, found)

@@ -6,7 +6,7 @@ All complaints about a playbook are collected: the first is raised, the others a
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..errors import ConfigError, Span
 from ..model import Node, Play, Playbook
 from .arguments import Kinds, bare, known_kinds
 from .fields import show
-from .includes import Trail, find_file, static_value
+from .includes import Known, Trail, find_file, static_value
 from .inherit import Inherit
 from .keywords import ImportPlaybookWords, PlayWords
 from .kindkey import bare_keys
@@ -31,23 +31,29 @@ def load_playbook(
     path: str | os.PathLike[str],
     *,
     static_vars: Mapping[str, Any] | None = None,
+    inventory_vars: Callable[[], Mapping[str, Any]] | None = None,
     kinds: Kinds | None = None,
     document: Any = _UNREAD,
 ) -> Playbook:
     """Load the playbook at ``path`` with everything that it includes.
 
-    ``static_vars`` are the variables that are known before the run (`-e`); names of included files may use them.
+    ``static_vars`` are the variables of `-e`, and ``inventory_vars`` gives those that are the same for all hosts
+    (`opsctl.config.vars.common_vars`); names of included files may use both.
     ``kinds`` are the task kinds (default: `opsctl.tasks.kinds`). ``document`` is the parsed file, if `peek_plays`
     read it already. Raises ConfigError (all that is wrong) or InputUnreadable.
     """
-    return _Loader(os.fspath(path), static_vars or {}, known_kinds() if kinds is None else kinds).load(document)
+    loader = _Loader(
+        os.fspath(path), static_vars or {}, inventory_vars or dict, known_kinds() if kinds is None else kinds
+    )
+    return loader.load(document)
 
 
 class _Loader:
-    def __init__(self, path: str, static_vars: Mapping[str, Any], kinds: Kinds) -> None:
+    def __init__(self, path: str, static_vars: Mapping[str, Any], inventory_vars: Known, kinds: Kinds) -> None:
         self.path = path
         self.folder = os.path.dirname(path)
         self.static_vars = static_vars
+        self.inventory_vars = inventory_vars
         self.kinds = kinds
         self.problems: list[ConfigError] = []
         self.files: list[str] = []
@@ -111,7 +117,7 @@ class _Loader:
         if words is None:
             return
         span = value_span(given, "import_playbook", given.span) or given.span
-        layers = [{"playbook_dir": self.folder}, imported_vars, words.vars, self.static_vars]
+        layers = [self.inventory_vars, {"playbook_dir": self.folder}, imported_vars, words.vars, self.static_vars]
         name = static_value(words.import_playbook, layers, "`import_playbook`", span)
         other = find_file(name, os.path.dirname(path), self.folder, "`import_playbook`", span)
         self.playbook_file(
@@ -175,9 +181,9 @@ class _Loader:
             )
         )
 
-    def static_layers(self, words: PlayWords, path: str) -> list[Mapping[str, Any]]:
+    def static_layers(self, words: PlayWords, path: str) -> list[Known]:
         """What names of includes may use besides `vars`: files with variables that are named plainly."""
-        layers: list[Mapping[str, Any]] = [{"playbook_dir": os.path.abspath(self.folder or ".")}]
+        layers: list[Known] = [self.inventory_vars, {"playbook_dir": os.path.abspath(self.folder or ".")}]
         for name in words.vars_files:
             if not is_template(name):
                 there = os.path.join(os.path.dirname(path), os.path.expanduser(name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -14,6 +15,7 @@ from .source import did_you_mean, key_span, span_of, value_span
 M = TypeVar("M", bound=BaseModel)
 
 
+@cache
 def field_names(model: type[BaseModel]) -> frozenset[str]:
     """The words that users write for the fields of ``model``."""
     return frozenset(field.alias or name for name, field in model.model_fields.items())

@@ -12,7 +12,7 @@ from ..model import Block, LoopControl, Node, Task
 from . import loops
 from .arguments import Kinds, check_args, written_args
 from .fields import show
-from .includes import Trail, find_file, static_value
+from .includes import Known, Trail, find_file, static_value
 from .inherit import Inherit
 from .keywords import BlockWords, HandlerWords, IncludeWords, LoopControlWords, TaskWords
 from .kindkey import INCLUDES, bare_keys, find_kind
@@ -21,6 +21,8 @@ from .shape import check, unknown_key
 from .source import Map, Seq, did_you_mean, is_template, key_span, span_of, value_span
 
 META = ("flush_handlers", "noop", "end_play", "end_host")
+_REFUSED_HANDLER = {**REFUSED, **REFUSED_TASK}
+_REFUSED_TASK = {**_REFUSED_HANDLER, "listen": "only handlers listen; move the task below `handlers:`"}
 _BLOCK_KEYS = ("block", "rescue", "always")
 
 
@@ -39,7 +41,7 @@ class Loader(Protocol):
 class TaskList:
     """The tasks of one play. Ids count tasks and handlers in the order of the text."""
 
-    def __init__(self, loader: Loader, play: int, path: str, layers: list[Mapping[str, Any]]) -> None:
+    def __init__(self, loader: Loader, play: int, path: str, layers: list[Known]) -> None:
         self.loader = loader
         self.prefix = f"p{play}"
         self.layers = layers
@@ -236,9 +238,7 @@ class TaskList:
         before = len(self.problems)
         kind_key, kind_name, value, span = find_kind(item, self.loader.kinds)
         skip = {kind_key, *(key for key in item if isinstance(key, str) and key.startswith("with_"))}
-        refused = {**REFUSED, **REFUSED_TASK}
-        if not handler:
-            refused["listen"] = "only handlers listen; move the task below `handlers:`"
+        refused = _REFUSED_HANDLER if handler else _REFUSED_TASK
         words = check(
             HandlerWords if handler else TaskWords,
             item,

@@ -146,6 +146,16 @@ def groups_of(inventory: Inventory) -> dict[str, list[str]]:
     }
 
 
+def common_vars(inventory: Inventory) -> dict[str, Any]:
+    """The inventory's variables that every host has with the same value: known before any host is asked."""
+    hosts = iter(inventory.hosts.values())
+    first = next(hosts, None)
+    out = dict(first.vars) if first is not None else {}
+    for host in hosts:
+        out = {name: value for name, value in out.items() if name in host.vars and host.vars[name] == value}
+    return out
+
+
 def magic_vars(
     inventory: Inventory,
     host: Host,

@@ -12,6 +12,7 @@ from opsctl.config.patterns import host_of
 from opsctl.config.playbook import load_playbook
 from opsctl.config.vars import (
     MAGIC,
+    common_vars,
     explain,
     groups_of,
     layers_for,
@@ -154,3 +155,20 @@ def test_vars_files(project: Path) -> None:
     with pytest.raises(ConfigError, match=r"`none\.yml` cannot be read") as caught:
         load_vars_files(play, "site.yml", lambda value: value.replace("{{ x }}", "vf"))
     assert caught.value.span == Span("site.yml", 2, 31)
+
+
+def test_variables_that_all_hosts_share(tmp_path: Path) -> None:
+    """Common are the variables that every host has with the same value; includes may be named by them."""
+    path = tmp_path / "i.yml"
+    path.write_text(
+        "all:\n  vars: {engine: vllm, port: 1}\n  hosts:\n    a: {x: 1}\n    b: {x: 2, port: 3}\n    c: {x: 1}\n"
+    )
+    inventory = load_inventory([str(path)])
+    assert common_vars(inventory) == {"engine": "vllm"}
+    assert common_vars(load_inventory(["a,"])) == {}
+    (tmp_path / "site.yml").write_text("- hosts: all\n  tasks: [{include_tasks: '{{ engine }}.yml'}]\n")
+    (tmp_path / "vllm.yml").write_text("- ping:\n")
+    book = load_playbook(tmp_path / "site.yml", inventory_vars=lambda: common_vars(inventory))
+    assert [task.kind for task in walk(book.plays[0].nodes)] == ["ping"]
+    with pytest.raises(ConfigError, match="`engine`, which is not known"):
+        load_playbook(tmp_path / "site.yml")
