@@ -93,6 +93,8 @@ class HostRun:
                 return
             except AgentDied as exc:
                 self.past += self.record.events
+                if self.state.session is not None:
+                    self.state.session.forget(segment_id)
                 self._choose(exc)
         raise TaskFailed(f"the agent on {self.host} died {LIVES} times", hint="`opsctl diagnose` looks at the node", host=self.host)
 

@@ -12,7 +12,7 @@ import socket
 import time
 from typing import Any, Dict, List, Optional
 
-from . import boot, wire
+from . import boot, runs, wire
 
 #: Seconds of silence after which a beat is sent; the controller gives up after three missed ones (contracts 9: 15 s).
 BEAT = 5.0
@@ -43,6 +43,7 @@ class Relay:
 
     def serve(self, early: bytes) -> int:
         """Run until the channel ends. Returns the exit code."""
+        runs.call_process("opsctl-relay")
         os.set_blocking(0, False)
         os.set_blocking(1, False)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -171,6 +172,8 @@ class Relay:
                 self._submit(wire.unsqueeze(payload))
             elif kind == "attach":
                 self._attach(header["segment"], header.get("from", 1))
+            elif kind == "forget":
+                runs.Home(self.state_dir, header["segment"]).forget()
             elif kind == "call":
                 self._call(header)
             elif kind == "jinja":
@@ -214,8 +217,6 @@ class Relay:
         return ours
 
     def _submit(self, segment: Dict[str, Any]) -> None:
-        from . import runs
-
         home = runs.Home(self.state_dir, segment["id"])
         try:
             known = not home.create(segment)
@@ -236,8 +237,6 @@ class Relay:
         self.out += wire.pack({"t": "accepted", "segment": segment["id"], "state": "new"})
 
     def _attach(self, segment_id: str, since: int) -> None:
-        from . import runs
-
         home = runs.Home(self.state_dir, segment_id)
         sock = home.connect()
         if sock is not None:

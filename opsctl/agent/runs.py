@@ -6,12 +6,15 @@ import os
 import re
 import shutil
 import socket
+import time
 from typing import Any, Dict, Iterator, List, Optional
 
 from . import boot, wire
 
 #: Format of what lies in a segment's directory. A newer one than known is refused (contracts 10).
 FORMAT = 1
+#: Days after which the events of a segment whose agent died are given up.
+KEEP_DAYS = 14
 
 
 def identity(pid: int) -> List[Any]:
@@ -23,6 +26,15 @@ def identity(pid: int) -> List[Any]:
             return [pid, start, f.read().strip()]
     except (OSError, IndexError):
         return [pid, "", ""]
+
+
+def call_process(name: str) -> None:
+    """Name this process for `ps` and `top`: whoever looks at the node must see what runs there."""
+    try:
+        with open("/proc/self/comm", "w") as f:
+            f.write(name)
+    except OSError:
+        pass
 
 
 class Home:
@@ -40,12 +52,26 @@ class Home:
     def create(self, segment: Dict[str, Any]) -> bool:
         """Take the segment; False if it is known already, so that submitting twice is harmless."""
         boot.private_dir(self.base)
+        self._prune()
         try:
             os.mkdir(self.path, 0o700)
         except FileExistsError:
             return False
         self.write_meta({"format": FORMAT, "id": segment["id"], "hash": segment.get("hash", "")})
         return True
+
+    def _prune(self) -> None:
+        """Remove what dead segments left that nobody resumed."""
+        limit = time.time() - KEEP_DAYS * 86400
+        for name in os.listdir(self.base):
+            path = os.path.join(self.base, name)
+            try:
+                if os.stat(path).st_mtime < limit:
+                    old = Home(os.path.dirname(self.base), name)
+                    old.path = path
+                    old.forget()
+            except OSError:
+                continue
 
     def write_meta(self, meta: Dict[str, Any]) -> None:
         path = os.path.join(self.path, "meta.json")
@@ -104,6 +130,14 @@ class Home:
         for last in self.frames(1):
             pass
         return bool(last) and wire.unpack(last)[0].get("ev", {}).get("ev") == "segment_finished"
+
+    def forget(self) -> None:
+        """Remove what a segment left whose supervisor is dead; one that lives keeps its directory."""
+        sock = self.connect()
+        if sock is None:
+            self.remove()
+        else:
+            sock.close()
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

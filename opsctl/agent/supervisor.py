@@ -16,7 +16,7 @@ from . import boot, bundle, scope, wire
 from .debts import Debts
 from .kinds import Fail
 from .lock import NodeLock
-from .runs import Home, identity
+from .runs import Home, call_process, identity
 from .workers import WorkerHandle, Workers
 
 #: Seconds that a finished segment waits to be read and acknowledged; its events stay in the file after that.
@@ -39,6 +39,7 @@ def supervise(segment: Dict[str, Any], home: Home, state_dir: str, root: str, so
     log = os.open(os.path.join(home.path, "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 2)
     os.close(log)
+    call_process("opsctl-run")
     workers = Workers(state_dir, root, segment.get("user", ""))
     workers.password = segment.pop("become_password", None)
     lock = NodeLock(state_dir, {**segment["lock"], "pid": os.getpid()}) if segment.get("lock") else None

@@ -14,8 +14,9 @@ from typing import Any, BinaryIO, Dict, List, Optional
 
 from . import wire
 from .boot import private_dir
-from .kinds import Fail, covers, load
+from .kinds import Fail, affected, covers, load
 from .node import Node
+from .runs import call_process
 
 
 class Cancelled(BaseException):
@@ -71,6 +72,7 @@ class Worker:
 
     def serve(self) -> None:
         """Run tasks until the supervisor closes the pipe; a task that runs then is stopped."""
+        call_process("opsctl-worker")
         signal.signal(signal.SIGTERM, self._on_term)
         threading.Thread(target=self._read, daemon=True).start()
         while True:
@@ -143,6 +145,7 @@ class Worker:
         kind = load(request["kind"])()
         check = bool(request.get("check"))
         timeout = request.get("timeout")
+        pending = (request.get("pending") or ()) if check else ()
         node = Node(
             check=check,
             diff=bool(request.get("diff")),
@@ -152,9 +155,12 @@ class Worker:
             progress=lambda text: self.link.send({"m": "progress", "text": text}),
             blob=self._blob,
             ask=self._ask,
-            pending=lambda pair: any(covers(write, pair) for write in request.get("pending") or ()),
+            pending=lambda pair: any(covers(write, pair) for _, writes in pending for write in writes),
             deadline=None if not timeout else time.monotonic() + timeout,
         )
+        for label, writes in pending:
+            if affected(kind.watches(args), [tuple(pair) for pair in writes]):
+                return {"depends": label, "result": {}}
         seen = kind.probe(args, node)
         change = kind.decide(args, seen)
         if change is None:

@@ -129,12 +129,14 @@ def test_an_edited_playbook_is_not_resumed(project: Project, node: TestNode) -> 
     assert run.code == 2, run.explain()
     assert "t7" in str(run.error) or "site.yml" in str(run.error)
     wait_for(lambda: lines(node) == WANTED, "the node does not finish what it was given")
-    node.end_processes()
+    node.abandon()
 
 
 def supervisors(node: TestNode) -> list[int]:
-    """The agents that run a segment: leaders of a process session of their own below our marker."""
-    return [pid for pid in node.processes() if os.getsid(pid) == pid and "opsctl" in Path(f"/proc/{pid}/cmdline").read_text()]
+    """The agents that run a segment."""
+    found = [pid for pid in node.processes() if Path(f"/proc/{pid}/comm").read_text().strip() == "opsctl-run"]
+    assert found
+    return found
 
 
 def test_a_killed_agent_is_at_most_once(project: Project, node: TestNode) -> None:
