@@ -26,6 +26,8 @@ class Overlap:
 def overlaps(seen: Observed, sets: Sequence[PatchSet]) -> list[Overlap]:
     """Statements of different sets about the same node, unless they are equal or add to one list."""
     out: list[Overlap] = []
+    if len(sets) < 2:
+        return out
     texts = {path: item.text for path, item in seen.texts(name for one in sets for name in one.files()).items()}
     for path in list(texts):
         entry = seen.entry(path)

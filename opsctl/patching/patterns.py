@@ -44,12 +44,16 @@ class Match:
 
 
 class Pattern:
-    """A compiled pattern: an expression or exactly one statement."""
+    """A compiled pattern: an expression or exactly one statement.
 
-    def __init__(self, source: str) -> None:
+    ``statement``: an expression is meant as a statement of its own (`f(x)` on a line, not inside another expression).
+    """
+
+    def __init__(self, source: str, statement: bool = False) -> None:
         self.source = source.strip("\n")
         code = _PLACEHOLDER.sub(lambda m: (_MANY if m[1] else _ONE) + m[2], self.source)
-        self.node: cst.CSTNode = _parse_one(code, self.source)
+        node = _parse_one(code, self.source)
+        self.node: cst.CSTNode = cst.Expr(node) if statement and isinstance(node, cst.BaseExpression) else node
         self.is_expression = isinstance(self.node, cst.BaseExpression)
         self.names = tuple(m[2] for m in _PLACEHOLDER.finditer(self.source))
 
@@ -83,9 +87,9 @@ class Pattern:
 
 
 @lru_cache(maxsize=1024)
-def compiled(source: str) -> Pattern:
+def compiled(source: str, statement: bool = False) -> Pattern:
     """The pattern of ``source``; raises BadPattern."""
-    return Pattern(source)
+    return Pattern(source, statement)
 
 
 def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -230,6 +234,8 @@ def _same(pattern: Any, node: Any, bindings: Bindings) -> bool:
     node = _bare(node) if isinstance(node, cst.CSTNode) else node
     name = _placeholder(pattern, _ONE)
     if name is not None and isinstance(node, cst.CSTNode):
+        if isinstance(node, cst.StarredElement) or getattr(node, "keyword", None) or getattr(node, "star", None):
+            return False  # `k=v` and `*rest` are no single expression
         return _bind(name, _value_of(node), bindings)
     if isinstance(pattern, cst.BaseSuite) and isinstance(node, cst.BaseSuite):
         return _same_list(_statements(pattern), _statements(node), bindings)

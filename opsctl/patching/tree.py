@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
@@ -22,11 +23,18 @@ class Unmet(Exception):
     that is there, with its line.
     """
 
-    def __init__(self, looked_for: str, scope: str, nearest: str | None = None) -> None:
+    def __init__(self, looked_for: str, scope: str, nearest: str | Callable[[], str | None] | None = None) -> None:
         super().__init__(looked_for)
         self.looked_for = looked_for
         self.scope = scope
-        self.nearest = nearest
+        self._nearest = nearest
+
+    @property
+    def nearest(self) -> str | None:
+        """Found when it is asked for: most alternatives that fail are never shown."""
+        if callable(self._nearest):
+            self._nearest = self._nearest()
+        return self._nearest
 
     def __str__(self) -> str:
         tail = f"; nearest: {self.nearest}" if self.nearest else ""
@@ -44,28 +52,38 @@ class Scope:
 class Tree:
     """The text of one file and its syntax tree. Immutable: every change gives a new Tree."""
 
-    def __init__(
-        self, path: str, text: str, others: Mapping[str, str] | None = None, *, module: cst.Module | None = None
-    ) -> None:
+    def __init__(self, path: str, text: str, others: Mapping[str, str] | None = None) -> None:
         self.path = path
-        self.text = text
-        self.others = dict(others or {})
-        if module is not None:
-            self.__dict__["module"] = module
+        self.others = others or {}
+        self._text: str | None = text
+        self._base = text
+        self._module: cst.Module | None = None
 
-    @cached_property
+    @classmethod
+    def _changed(cls, old: Tree, module: cst.Module) -> Tree:
+        new = cls(old.path, old._base, old.others)
+        new._text, new._module = None, module
+        return new
+
+    @property
+    def text(self) -> str:
+        """The source. Lines that no statement touched are those of the file, byte by byte."""
+        if self._text is None:
+            assert self._module is not None
+            plain = _without_form_feeds(self._base)
+            code = self._module.code
+            self._text = code if plain == self._base else _carried_over(self._base, plain, code)
+        return self._text
+
+    @property
     def module(self) -> cst.Module:
         """The syntax tree; raises Unmet when the text is not Python or would not survive a round trip."""
-        plain = _without_form_feeds(self.text)
-        try:
-            module = cst.parse_module(plain)
-        except cst.ParserSyntaxError as exc:
-            raise Unmet("Python source", self.path, f"line {exc.raw_line}: {exc.message}") from None
-        except Exception as exc:  # the native parser raises others for null bytes and the like
-            raise Unmet("Python source", self.path, str(exc) or type(exc).__name__) from None
-        if module.code != plain:
-            raise Unmet("source that survives parsing and writing byte by byte", self.path)
-        return module
+        if self._module is None:
+            try:
+                self._module = _parsed(_without_form_feeds(self._base if self._text is None else self._text))
+            except ValueError as exc:
+                raise Unmet("Python source", self.path, str(exc)) from None
+        return self._module
 
     @cached_property
     def _wrapper(self) -> MetadataWrapper:
@@ -125,17 +143,11 @@ class Tree:
 
     def with_module(self, module: cst.Module) -> Tree:
         """The same file with another syntax tree; lines that it does not change keep their bytes."""
-        plain = _without_form_feeds(self.text)
-        if plain == self.text:
-            others = {**self.others, self.path: module.code}
-            return Tree(self.path, others[self.path], others, module=module)
-        return self.with_text(_carried_over(self.text, plain, module.code))
+        return Tree._changed(self, module)
 
     def with_text(self, text: str) -> Tree:
         """The same file with another text."""
-        others = dict(self.others)
-        others[self.path] = text
-        return Tree(self.path, text, others)
+        return Tree(self.path, text, self.others)
 
     # -- places ----------------------------------------------------------------------------------------------
 
@@ -168,13 +180,13 @@ class Tree:
         if found:
             lines = ", ".join(str(self.line(item.node)) for item in found)
             raise Unmet(f"one place for {what}", scope.name, f"{len(found)} places, lines {lines}")
-        raise Unmet(what, scope.name, self.nearest(pattern, scope.node))
+        raise Unmet(what, scope.name, lambda: self.nearest(pattern, scope.node))
 
     def nearest(self, pattern: Pattern, scope: cst.CSTNode) -> str | None:
         """The most similar code in ``scope``, for messages."""
         wanted = " ".join(pattern.source.split())
         best, score = None, 0.4
-        for node in _walk(scope):
+        for node in walk(scope):
             if not pattern.candidate(node):
                 continue
             shown = one_line(node)
@@ -214,6 +226,24 @@ class Tree:
         return self.with_module(changed) if isinstance(changed, cst.Module) else self.replaced({block: changed})
 
 
+@lru_cache(maxsize=48)
+def _parsed(text: str) -> cst.Module:
+    """The syntax tree of a text; ValueError when there is none that gives the same bytes back."""
+    try:
+        module = cst.parse_module(text)
+    except cst.ParserSyntaxError as exc:
+        try:
+            ast.parse(text)  # Python's own parser says it better
+        except SyntaxError as own:
+            raise ValueError(f"line {own.lineno}: {own.msg}") from None
+        raise ValueError(f"line {exc.raw_line}: {exc.message}") from None
+    except Exception as exc:  # the native parser raises others for null bytes and the like
+        raise ValueError(str(exc) or type(exc).__name__) from None
+    if module.code != text:
+        raise ValueError("it does not survive parsing and writing byte by byte")
+    return module
+
+
 def _without_form_feeds(text: str) -> str:
     """The text as the parser can keep it: form feeds are white space to Python, and break LibCST's round trip."""
     if "\f" not in text:
@@ -247,10 +277,11 @@ def one_line(node: cst.CSTNode | None, width: int = 90) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-def _walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Everything that is code inside ``node``, from outside in."""
     for child in patterns.children(node):
         yield child
-        yield from _walk(child)
+        yield from walk(child)
 
 
 def _is_overload(item: cst.ClassDef | cst.FunctionDef) -> bool:

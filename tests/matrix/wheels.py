@@ -108,4 +108,4 @@ def _archive(package: str, version: str) -> ZipFile:
     url = links(package).get(version)
     if url is None:
         raise LookupError(f"the index has no wheel of {package} {version}; it has {', '.join(sorted(links(package)))}")
-    return ZipFile(LazyZipOverHTTP(url, _pip()[0], 64 * 1024))  # type: ignore[arg-type]
+    return ZipFile(LazyZipOverHTTP(url, _pip()[0], 64 * 1024))

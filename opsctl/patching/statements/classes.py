@@ -72,11 +72,13 @@ class ClassBase(_OfClass):
             index = found + (1 if self.after else 0)
         new = cst.Arg(cst.parse_expression(self.base))
         opening = node.lpar.whitespace_after if isinstance(node.lpar, cst.LeftParen) else None
-        both = inserted([*node.bases, *node.keywords], index, new, opening)
+        closing = node.rpar.whitespace_before if isinstance(node.rpar, cst.RightParen) else None
+        both, closing = inserted([*node.bases, *node.keywords], index, new, opening, closing)
         count = len(node.bases) + 1
-        changed = node.with_changes(bases=both[:count], keywords=both[count:])
-        if not isinstance(node.lpar, cst.LeftParen):
-            changed = changed.with_changes(lpar=cst.LeftParen(), rpar=cst.RightParen())
+        lpar, rpar = cst.LeftParen(), cst.RightParen()
+        if isinstance(node.lpar, cst.LeftParen) and isinstance(node.rpar, cst.RightParen):
+            lpar, rpar = node.lpar, node.rpar.with_changes(whitespace_before=closing)
+        changed = node.with_changes(bases=both[:count], keywords=both[count:], lpar=lpar, rpar=rpar)
         return tree.replaced({node: changed})
 
     def target(self, tree: Tree) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ import libcst as cst
 from pydantic import Field, model_validator
 
 from ..patterns import equal
-from ..tree import Scope, Tree, Unmet, one_line
+from ..tree import Scope, Tree, Unmet, one_line, walk
 from .base import Names, Statement, quoted
 from .items import inserted
 
@@ -62,11 +62,12 @@ class CollectionContains(Statement):
             kind = type(literal).__name__.lower()
             raise Unmet(self.explain(), tree.path, f"`{name}` is a {kind}, line {tree.line(literal)}")
         items: list[Any] = list(literal.elements)
+        closing = _closing(literal)
         for item in missing:
-            items = inserted(items, len(items), item, _opening(literal))
+            items, closing = inserted(items, len(items), item, _opening(literal), closing)
         if isinstance(literal, cst.Tuple) and len(items) == 1:
             items = [items[0].with_changes(comma=cst.Comma())]
-        return tree.replaced({literal: literal.with_changes(elements=items)})
+        return tree.replaced({literal: _closed(literal.with_changes(elements=items), closing)})
 
     def target(self, tree: Tree) -> tuple[int, int] | None:
         return tree.span(self._literal(tree)[1])
@@ -85,8 +86,7 @@ class CollectionContains(Statement):
 
     def _literal(self, tree: Tree) -> tuple[str, Literal]:
         scope = tree.scope(self.inside)
-        finder = _Assignments(self.names)
-        scope.node.visit(finder)
+        finder = _Assignments(self.names, scope.node)
         literals = [(name, found) for name, value in finder.found if (found := _literal_of(value)) is not None]
         if len(literals) == 1:
             return literals[0]
@@ -99,30 +99,31 @@ class CollectionContains(Statement):
             return Unmet(f"one {what}", scope.name, f"{len(literals)} of them, lines {lines} (say which with `in`)")
         if finder.found:
             name, value = finder.found[0]
-            return Unmet(what, scope.name, f"`{name} = {one_line(value, 60)}`, line {tree.line(value)}, is no literal")
+            shown = f"`{name} = {one_line(value, 60)}`"
+            return Unmet(what, scope.name, lambda: f"{shown}, line {tree.line(value)}, is no literal")
         close = difflib.get_close_matches(self.names[0], sorted(finder.others), n=1, cutoff=0.5)
-        near = f"`{close[0]}`, line {tree.line(finder.others[close[0]])}" if close else None
-        return Unmet(what, scope.name, near)
+        if not close:
+            return Unmet(what, scope.name)
+        return Unmet(what, scope.name, lambda: f"`{close[0]}`, line {tree.line(finder.others[close[0]])}")
 
 
-class _Assignments(cst.CSTVisitor):
+class _Assignments:
     """Values assigned to one of some names, and the other names that collections are assigned to."""
 
-    def __init__(self, names: tuple[str, ...]) -> None:
-        super().__init__()
+    def __init__(self, names: tuple[str, ...], scope: cst.CSTNode) -> None:
         self.names = names
         self.found: list[tuple[str, cst.BaseExpression]] = []
         self.others: dict[str, cst.CSTNode] = {}
-
-    def visit_Assign(self, node: cst.Assign) -> None:  # noqa: N802  (LibCST's name)
-        for target in node.targets:
-            self._see(target.target, node.value)
-
-    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:  # noqa: N802
-        if node.value is not None:
-            self._see(node.target, node.value)
+        for node in walk(scope):
+            if isinstance(node, cst.Assign):
+                for target in node.targets:
+                    self._see(target.target, node.value)
+            elif isinstance(node, cst.AnnAssign) and node.value is not None:
+                self._see(node.target, node.value)
 
     def _see(self, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
+        if not isinstance(target, (cst.Name, cst.Attribute)):
+            return
         name = one_line(target)
         if name in self.names:
             self.found.append((name, value))
@@ -142,6 +143,27 @@ def _opening(literal: Literal) -> Any:
     if isinstance(literal, (cst.Set, cst.Dict)):
         return literal.lbrace.whitespace_after
     return literal.lpar[-1].whitespace_after if literal.lpar else None
+
+
+def _closing(literal: Literal) -> Any:
+    if isinstance(literal, cst.List):
+        return literal.rbracket.whitespace_before
+    if isinstance(literal, (cst.Set, cst.Dict)):
+        return literal.rbrace.whitespace_before
+    return literal.rpar[0].whitespace_before if literal.rpar else None
+
+
+def _closed(literal: Any, closing: Any) -> cst.CSTNode:
+    """The literal with other white space before its closing bracket."""
+    if isinstance(literal, cst.Tuple):
+        if not literal.rpar:
+            return literal
+        first, *others = literal.rpar
+        return literal.with_changes(rpar=[first.with_changes(whitespace_before=closing), *others])
+    name = "rbracket" if isinstance(literal, cst.List) else "rbrace"
+    bracket = getattr(literal, name).with_changes(whitespace_before=closing)
+    made: cst.CSTNode = literal.with_changes(**{name: bracket})
+    return made
 
 
 def _same_item(wanted: Any, there: Any) -> bool:

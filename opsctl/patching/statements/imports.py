@@ -72,7 +72,10 @@ class ImportFrom(Statement):
             index = sum(1 for name in names if name < self.name)
         alias = cst.ImportAlias(cst.Name(self.name), cst.AsName(cst.Name(self.as_name)) if self.as_name else None)
         opening = node.lpar.whitespace_after if node.lpar else None
-        return tree.replaced({node: node.with_changes(names=inserted(node.names, index, alias, opening))})
+        closing = node.rpar.whitespace_before if node.rpar else None
+        items, closing = inserted(node.names, index, alias, opening, closing)
+        rpar = node.rpar.with_changes(whitespace_before=closing) if node.rpar else None
+        return tree.replaced({node: node.with_changes(names=items, rpar=rpar)})
 
     def target(self, tree: Tree) -> tuple[int, int] | None:
         node = self._extendable(tree)

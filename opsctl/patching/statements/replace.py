@@ -31,9 +31,14 @@ class Replace(Statement):
         unbound = placeholders(self.by) - placeholders(self.pattern)
         if unbound:
             raise ValueError(f"`${min(unbound)}` of `with` is not in `pattern`")
-        if compiled(self.pattern).is_expression != compiled(self.by).is_expression:
-            raise ValueError("`pattern` and `with` are both expressions or both statements")
         return self
+
+    def _patterns(self) -> tuple[Pattern, Pattern]:
+        """What is replaced and what stands there instead; beside a statement, an expression is one too."""
+        old, new = compiled(self.pattern), compiled(self.by)
+        if old.is_expression and new.is_expression:
+            return old, new
+        return compiled(self.pattern, True), compiled(self.by, True)
 
     def explain(self) -> str:
         return f"`{_short(self.by)}` stands for `{_short(self.pattern)}`"
@@ -48,11 +53,8 @@ class Replace(Statement):
         if len(done) == self.count and not left:
             return tree
         if len(left) != self.count or done:
-            lines = ", ".join(str(tree.line(item.node)) for item in left)
-            near = f"{len(left)} places, lines {lines}" if left else tree.nearest(compiled(self.pattern), scope.node)
-            if done:
-                near = f"the replacement {len(done)} times already and {near or 'the pattern not at all'}"
-            raise Unmet(f"`{_short(self.pattern)}` exactly {_times(self.count)}", scope.name, near)
+            what = f"`{_short(self.pattern)}` exactly {_times(self.count)}"
+            raise Unmet(what, scope.name, lambda: self._nearest(tree, scope, done, left))
         for parenthesized in (False, True):
             changed = self._replaced(tree, left, parenthesized)
             if self.true(changed):
@@ -64,33 +66,58 @@ class Replace(Statement):
         spans = [tree.span(item.node) for item in left or done]
         return (min(a for a, _ in spans), max(b for _, b in spans)) if spans else None
 
+    def _nearest(self, tree: Tree, scope: Scope, done: list[Match], left: list[Match]) -> str | None:
+        lines = ", ".join(str(tree.line(item.node)) for item in left)
+        near = f"{len(left)} places, lines {lines}" if left else tree.nearest(self._patterns()[0], scope.node)
+        if done:
+            return f"the replacement {len(done)} times already and {near or 'the pattern not at all'}"
+        return near
+
     def _found(self, scope: Scope) -> tuple[list[Match], list[Match]]:
         """Places of the replacement, and places of the pattern outside them."""
-        done = compiled(self.by).find(scope.node)
+        pattern, by = self._patterns()
+        done = by.find(scope.node)
         inside: set[cst.CSTNode] = set()
         for item in done:
             _collect(item.node, inside)
-        return done, [item for item in compiled(self.pattern).find(scope.node) if item.node not in inside]
+        return done, [item for item in pattern.find(scope.node) if item.node not in inside]
 
     def _replaced(self, tree: Tree, places: list[Match], parenthesized: bool) -> Tree:
         new: dict[cst.CSTNode, cst.CSTNode | None] = {}
         for item in places:
-            text = instantiate(self.by, item.bindings)
-            made = _parsed(text, compiled(self.by))
+            made = _parsed(instantiate(self.by, item.bindings), self._patterns()[1])
             if isinstance(made, cst.BaseExpression):
-                old = item.node
-                lpar, rpar = getattr(old, "lpar", ()), getattr(old, "rpar", ())
-                if parenthesized and not lpar:
-                    lpar, rpar = [cst.LeftParen()], [cst.RightParen()]
-                if lpar and not getattr(made, "lpar", ()):
-                    made = made.with_changes(lpar=lpar, rpar=rpar)
-            elif isinstance(made, cst.BaseCompoundStatement):
-                made = made.with_changes(leading_lines=getattr(item.node, "leading_lines", ()))
-            elif isinstance(made, cst.BaseSmallStatement):
-                made = made.with_changes(semicolon=getattr(item.node, "semicolon", cst.MaybeSentinel.DEFAULT))
-            new[item.node] = made
-        changed = tree.replaced(new)
-        return tree.with_text(changed.text)  # parsed anew: precedence shows only there
+                new[item.node] = _in_parentheses(made, item.node, parenthesized)
+            else:
+                old, statement = _in_line(tree, item.node, made)
+                new[old] = statement
+        return tree.with_text(tree.replaced(new).text)  # parsed anew: precedence shows only there
+
+
+def _in_parentheses(made: cst.BaseExpression, old: cst.CSTNode, wanted: bool) -> cst.BaseExpression:
+    """The new expression with the parentheses that the old one had, or with its own where it needs them."""
+    lpar, rpar = getattr(old, "lpar", ()), getattr(old, "rpar", ())
+    if wanted and not lpar:
+        lpar, rpar = [cst.LeftParen()], [cst.RightParen()]
+    return made.with_changes(lpar=lpar, rpar=rpar) if lpar and not getattr(made, "lpar", ()) else made
+
+
+def _in_line(tree: Tree, old: cst.CSTNode, made: cst.CSTNode) -> tuple[cst.CSTNode, cst.CSTNode]:
+    """What is replaced by what, when a statement takes the place of another: lines are kept or made."""
+    if isinstance(made, cst.BaseSmallStatement) and isinstance(old, cst.BaseSmallStatement):
+        return old, made.with_changes(semicolon=old.semicolon)
+    if isinstance(old, cst.BaseSmallStatement):
+        _, line = tree.block_of(old)
+        if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+            raise Unmet("a statement on a line of its own", tree.path, f"`{one_line(line)}`, line {tree.line(old)}")
+        return line, made.with_changes(leading_lines=line.leading_lines)
+    parent = tree.parent(old)
+    if isinstance(parent, cst.If) and parent.orelse is old:
+        raise Unmet("a statement that is no `elif`", tree.path, f"`{one_line(old)}`, line {tree.line(old)}")
+    leading = getattr(old, "leading_lines", ())
+    if isinstance(made, cst.BaseSmallStatement):
+        return old, cst.SimpleStatementLine([made], leading_lines=leading)
+    return old, made.with_changes(leading_lines=leading)
 
 
 class Absent(Statement):
@@ -129,7 +156,8 @@ class Absent(Statement):
         found = compiled(self.pattern).find(scope.node)
         if not self.remove:
             node = found[0].node
-            raise Unmet(f"no `{_short(self.pattern)}`", scope.name, f"`{one_line(node)}`, line {where.line(node)}")
+            near = f"`{one_line(node)}`"
+            raise Unmet(f"no `{_short(self.pattern)}`", scope.name, lambda: f"{near}, line {where.line(node)}")
         removed: dict[cst.CSTNode, cst.CSTNode | None] = {}
         for item in found:
             _, line = tree.block_of(item.node)
@@ -166,7 +194,8 @@ class Present(Statement):
         scope = where.scope(self.inside)
         if compiled(self.pattern).find(scope.node):
             return tree
-        raise Unmet(f"`{_short(self.pattern)}`", scope.name, where.nearest(compiled(self.pattern), scope.node))
+        pattern = compiled(self.pattern)
+        raise Unmet(f"`{_short(self.pattern)}`", scope.name, lambda: where.nearest(pattern, scope.node))
 
 
 def _collect(node: cst.CSTNode, out: set[cst.CSTNode]) -> None:
