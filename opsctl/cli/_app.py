@@ -18,7 +18,7 @@ from ._options import Common
 
 if TYPE_CHECKING:
     from ..config.connection import ConnectionSpec
-    from ..config.lint import Problem
+    from ..config.lint_inventory import Problem
     from ..events import Bus, Event, Sink
     from ..executor import DeployOptions
     from ..hosts import Sessions

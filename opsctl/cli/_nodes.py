@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import OpsError, worst_exit
 from . import _app
@@ -15,11 +14,10 @@ from ._options import Common
 
 if TYPE_CHECKING:
     from ..config.connection import ConnectionSpec
-    from ..model import Host, Inventory
+    from ..model import Inventory
     from ..remote.session import Session
     from ..remote.ssh import Connector
     from ..remote.transport import Transport
-    from ..secrets import Secret
 
 T = TypeVar("T")
 
@@ -28,33 +26,24 @@ class Nodes:
     """Ways to the hosts of an inventory, for one command."""
 
     def __init__(self, inventory: Inventory, common: Common) -> None:
-        self.inventory = inventory
+        from ..model import Playbook
+        from ..variables import Variables
+
         self.common = common
-        self._passwords = _app.passwords(common)
+        # The variables of a run without plays: what the inventory and the command line say.
+        options = _app.deploy_options(common, _app.DeployFlags(), _app.passwords(common))
+        self.variables = Variables(Playbook("", ()), inventory, options)
         self._connector: Connector | None = None
 
     def spec(self, name: str) -> ConnectionSpec:
-        """How the inventory says that ``name`` is reached; templates and secrets evaluated."""
-        from ..config.connection import connection_of
-        from ..config.patterns import host_of
-
-        host = host_of(self.inventory, name)
-        return connection_of(host, _renderer(self.inventory, host, _app.extra_vars(self.common)))
+        """How ``name`` is reached; templates and secrets evaluated."""
+        return self.variables.connection(self.variables.host(name))
 
     def transport(self, name: str) -> Transport:
         """The way to ``name``, not yet connected."""
-        from dataclasses import replace
-
         from ..connect import target_of
 
-        spec = self.spec(name)
-        password = self._passwords.login or spec.password
-        target = replace(
-            target_of(spec),
-            user=self.common.user or spec.user,
-            password=password.reveal() if password is not None else None,
-        )
-        return self.connector().transport(target)
+        return self.connector().transport(target_of(self.spec(name)))
 
     def connector(self) -> Connector:
         """What all connections share."""
@@ -129,25 +118,3 @@ def tell(err: OpsError, name: str, *, as_json: bool) -> None:
     if err.host is None:
         err.host = name
     report(err, as_json=as_json)
-
-
-def _renderer(inventory: Inventory, host: Host, extra: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Evaluates templates with the variables that the inventory has for the host, and gets secrets."""
-
-    def render(value: Any) -> Any:
-        from ..config.source import SecretRef
-        from ..config.templates import Templates
-        from ..config.vars import SecretLayer, layers_for, magic_vars
-        from ..secrets import resolve
-
-        def secret(ref: SecretRef) -> Secret:
-            return resolve(ref.ref, base=os.path.dirname(ref.span.file), span=ref.span)
-
-        if isinstance(value, SecretRef):
-            return secret(value)
-        templates = Templates(environ=os.environ)
-        layers = layers_for(inventory, host, extra=extra, magic=magic_vars(inventory, host))
-        revealed = [SecretLayer(layer.vars, lambda ref: secret(ref).reveal()) for layer in layers]
-        return templates.evaluate(value, templates.scope(*revealed))
-
-    return render

@@ -37,7 +37,7 @@ def host_rows(hosts: list[HostState], style: Style) -> list[str]:
             if host.counts.get(name)
         ]
         if not shown:
-            shown = [style.red("unreachable") if host.phase == "unreachable" else style.dim("no task ran")]
+            shown = [style.dim("no task ran") if host.active_or_done else style.red(host.phase)]
         elif host.phase == "unreachable" and not host.counts.get("unreachable"):
             shown.append(style.red("unreachable"))
         failures = f"   {host.failures[-1]}" if host.failures else ""

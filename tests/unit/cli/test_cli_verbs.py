@@ -266,3 +266,40 @@ def test_a_deploy_that_is_stopped(project: Path, number: signal.Signals) -> None
     assert (seen[-1]["event"], seen[-1]["exit"], seen[-1]["ok"]) == ("run_finished", 130, False)
     assert process.returncode == 130
     assert err == b""
+
+
+def test_a_deploy_that_is_left_is_resumed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """SIGHUP leaves the nodes at work; --resume watches them to the end, and no task runs twice."""
+    (project / "slow.yml").write_text(
+        "- hosts: gpu\n  tasks:\n"
+        f"    - {{name: once, shell: 'echo x >> {project}/log'}}\n"
+        f"    - {{name: slow, shell: 'while [ ! -e {project}/go ]; do sleep 0.1; done; echo y >> {project}/log'}}\n"
+    )
+    env = {**os.environ, "PYTHONPATH": ROOT}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "opsctl.cli", "deploy", "slow.yml", "--json"],
+        stdout=subprocess.PIPE,
+        cwd=project,
+        env=env,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        event = json.loads(line)
+        if event["event"] == "task_started" and event["task"]["name"] == "slow":
+            process.send_signal(signal.SIGHUP)
+            break
+    last = json.loads(process.communicate(timeout=120)[0].splitlines()[-1])
+    assert (last["event"], last["exit"]) == ("run_finished", 130)
+    assert "resume" in last["error"]["hint"]
+    assert main(["history"]) == 0
+    assert "resumable" in capsys.readouterr().out
+    (project / "go").write_text("")
+    assert main(["deploy", "--resume", "--json"]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert events[0]["run"] == last["run"] and events[0]["seq"] == last["seq"] + 1
+    assert events[-1]["hosts"]["localhost"]["changed"] == 2
+    assert (project / "log").read_text() == "x\ny\n"
+    assert main(["deploy", "--resume", last["run"]]) == 2
+    assert "has come to its end" in capsys.readouterr().err
+    assert main(["deploy", "--resume"]) == 2
+    assert "no run is left to resume" in capsys.readouterr().err
