@@ -96,11 +96,11 @@ class Connector:
 class _Dialing:
     """The first half of a connection, on a thread: settings, gate, TCP."""
 
-    def __init__(self, target: Target, connector: Connector, depth: int, deadline: float | None) -> None:
+    def __init__(self, target: Target, connector: Connector, depth: int) -> None:
         self._target = target
         self._connector = connector
         self._depth = depth
-        self._deadline = deadline
+        self._wanted = threading.Event()
         self._cancelled = False
         self._lock = threading.Lock()
         self.settings: Settings | None = None
@@ -135,9 +135,14 @@ class _Dialing:
                 self.jump.start_connect()
                 return  # the channel through it needs paramiko: `connect` opens it
         address = settings.proxy_command or f"{settings.hostname}:{settings.port}"
+        self.slot = connector.gate.enter_early(address)
         try:
-            # Waiting for the others is not this host's fault: the gate has its own patience.
-            self.slot = connector.gate.enter(address, time.monotonic() + BUSY_FOR)
+            if self.slot is None:
+                self._wanted.wait()
+                if self._cancelled:
+                    return
+                # Waiting for the others is not this host's fault: the gate has its own patience.
+                self.slot = connector.gate.enter(address, time.monotonic() + BUSY_FOR)
         except TimeoutError as exc:
             raise Unreachable(f"{where} does not answer", cause=str(exc), host=target.name) from exc
         if settings.proxy_command:
@@ -147,7 +152,8 @@ class _Dialing:
         dial.greet(self.dialed)
 
     def result(self) -> Settings:
-        """Wait for the thread; its error is raised here."""
+        """The connection's turn has come: wait for the thread; its error is raised here."""
+        self._wanted.set()
         self._thread.join()
         if self.error is not None:
             raise self.error
@@ -158,6 +164,7 @@ class _Dialing:
         """Give everything back, now or as soon as the thread has it."""
         with self._lock:
             self._cancelled = True
+            self._wanted.set()
             self._drop()
 
     def _drop(self) -> None:
@@ -219,7 +226,7 @@ class SshTransport:
         """Resolve settings and connect TCP in the background."""
         with self._lock:
             if self._dialing is None and not self._connected():
-                self._dialing = _Dialing(self._target, self._connector, self._depth, None)
+                self._dialing = _Dialing(self._target, self._connector, self._depth)
 
     def _connected(self) -> bool:
         return self._client is not None and self._client.is_active() and self._client.is_authenticated()
@@ -264,6 +271,7 @@ class SshTransport:
             client = Client(dialing.dialed)
             check = self._check(settings)
             self._limit(client, settings, kinds or check.preferred_kinds(), certificates=bool(check.authorities()))
+            client.use_compression(settings.compression)
             client.start()
             self._finish(client, settings, check, tried, deadline)
             self._client = client

@@ -65,6 +65,16 @@ def test_gate_lets_eight_in() -> None:
         gate.enter("a", time.monotonic())
 
 
+def test_connections_opened_ahead_hold_nobody_up(rig: Rig) -> None:
+    """Twelve hosts at one address begin to connect; the last one gets in although no other goes on."""
+    transports = [rig.transport() for _ in range(12)]
+    for transport in transports:
+        transport.start_connect()
+    for transport in reversed(transports):
+        transport.connect()
+        assert run(transport, "echo hi").stdout == b"hi\n"
+
+
 def test_blobs_arrive_whole(rig: Rig, tmp_path: Path) -> None:
     """Content from a file and from memory arrives by hash; a second run needs nothing."""
     big = tmp_path / "big"
