@@ -41,9 +41,9 @@ Exactly one further key names the task kind ([list](tasks/README.md)). Its value
 the free form of `command`, `shell` and the like, or `key=value` pairs. `ansible.builtin.` in front of the name is
 accepted."""
 _INCLUDES = """\
-`include_tasks: FILE` and `import_tasks: FILE` mean the same here: the file is read before the play begins, so that its
-name may use `-e`, `vars`, `vars_files` and the `vars` around it, but no facts and no results. `{file: FILE, apply:
-{...}}` is accepted."""
+`include_tasks: FILE` and `import_tasks: FILE` mean the same here: the file is read before the play begins. Its name may
+use `-e`, `vars`, `vars_files`, the `vars` around it, and inventory variables that are the same for all hosts, but no
+facts and no results. `{file: FILE, apply: {...}}` is accepted."""
 _META = """\
 `meta: flush_handlers` runs the notified handlers now, `end_host` ends the play for this host, `end_play` for all,
 `noop` does nothing."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from opsctl.config.peek import peek_plays
 from opsctl.config.playbook import load_playbook
@@ -499,3 +502,53 @@ def test_strange_shapes_are_located_errors(load: Load, text: str) -> None:
         load(text)
     assert isinstance(caught.value, ConfigError)
     assert isinstance(caught.value.span, Span)
+
+
+words = st.sampled_from(
+    "hosts tasks handlers vars name when loop block rescue always command copy file debug meta include_tasks notify "
+    "tags become environment register args loop_control with_items with_dict roles async listen action serial "
+    "import_playbook ansible.builtin.copy vars_files until no_log x template assert set_fact".split()
+)
+scalars = st.sampled_from(
+    [
+        None,
+        True,
+        0,
+        1,
+        -1,
+        2.5,
+        "",
+        "a",
+        "yes",
+        "{{ x }}",
+        "a=b",
+        "{{",
+        "src=a dest=b",
+        "flush_handlers",
+        "site.yml",
+        "a: b",
+    ]
+)
+shapes = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=5), max_leaves=25
+)
+task_shapes = st.dictionaries(words, shapes, min_size=1, max_size=4)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.fixed_dictionaries({"hosts": scalars, "tasks": st.lists(task_shapes, max_size=4)}) | task_shapes, max_size=3
+    )
+)
+def test_any_shape_is_loaded_or_refused_with_a_place(tmp_path: Path, plays: Any) -> None:
+    """Whatever stands where in a playbook, the result is a model or located errors, never a traceback."""
+    path = tmp_path / "site.yml"
+    path.write_text(json.dumps(plays))
+    try:
+        load_playbook(path)
+    except OpsError as error:
+        assert isinstance(error, ConfigError)
+        for one_error in (error, *error.also):
+            assert one_error.span is not None, one_error.what
+            assert one_error.what
