@@ -76,6 +76,7 @@ class Rounds:
         if unknown:
             sys.exit(f"no such row: {', '.join(unknown)}; there are: {', '.join(rows)}")
         self.rows = only
+        self.commit = Path(os.environ["OPSCTL"]).parents[1].joinpath("commit").read_text()
 
     def once(self, name: str, phase: str, number: int) -> None:
         """Run a row once, write its line, and compare the trees."""
@@ -83,6 +84,7 @@ class Rounds:
             forget(self.hosts)
         result = self.h["one"](name, self.hosts, self.env, self.base)
         result.update(round=number, phase=phase, scenario=self.scenario, t=time.time(), load=os.getloadavg()[0])
+        result["commit"] = self.commit
         if self.h["C"][name][2] is not None:
             workload = "results" if name.endswith("-results") else "plain"
             for k in self.hosts:
@@ -106,6 +108,8 @@ class Rounds:
             said = (HOME / "results" / f"fail-{name}.txt").read_text().splitlines()
             telling = [line for line in said if '"error"' in line] or said[-5:]
             print("\n".join(line[:600] for line in telling[:5]), flush=True)
+            if name.startswith("opsctl"):
+                sys.exit(f"{name} failed: nothing to measure")
 
     def round(self, number: int) -> None:
         """Every row once, in an order that differs from round to round; no-op rows follow their converge."""
