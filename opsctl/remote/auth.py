@@ -47,7 +47,7 @@ class Login:
     _rsa_offered: bool = False
 
     def run(self, client: Client, offers: Iterator[Offer]) -> None:
-        """Log in on ``client``, whose keys are exchanged. Raises AuthRefused, or OSError/EOFError/SSHException."""
+        """Log in on ``client``, whose keys are exchanged. Raises AuthRefused, or TimeoutError."""
         user = self.settings.user
         if self.settings.pubkey:
             for offer in offers:
@@ -92,6 +92,8 @@ class Login:
                 raise self._refused(client) from None
             self._learn(client)
             return False
+        except TimeoutError:
+            raise
         except (EOFError, SSHException, OSError) as exc:
             if not client.is_active():
                 raise self._refused(client, str(exc)) from exc

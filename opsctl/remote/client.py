@@ -133,6 +133,15 @@ class Auth(AuthOnlyHandler):
             self.transport._send_message(message)
         return list(self.wait_for_response(self.auth_event))
 
+    def wait_for_response(self, event: threading.Event) -> Any:
+        """As in paramiko; but silence is no refusal, and is raised as TimeoutError."""
+        try:
+            return super().wait_for_response(event)
+        except paramiko.AuthenticationException as exc:
+            if not event.is_set() and self.transport.is_active():
+                raise TimeoutError("the login got no answer in time") from exc
+            raise
+
     def _finalize_pubkey_algorithm(self, key_type: str) -> str:
         if key_type == Sha1Rsa.NAME:
             return "ssh-rsa"

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Seconds to go on trying when the server drops connections before it greets (sshd's MaxStartups).
 BUSY_FOR = 45.0
+#: Seconds that a server may take for one answer during the login (directories and PAM can be slow).
+LOGIN_TIMEOUT = 15.0
 #: Jump hosts behind jump hosts, at most: a loop in ssh_config otherwise never ends.
 MAX_HOPS = 8
 
@@ -377,8 +379,7 @@ class SshTransport:
             except Exception as exc:  # a server that speaks nonsense makes paramiko's thread fail in any way
                 raise self._broken(exc) from exc
             self._host_key = _verify(client, settings, check, tried)
-            # Reading the answers of several keys takes a turn each; the deadline is for silence.
-            client.auth_timeout = max(self._connector.connect_timeout or settings.connect_timeout, 10.0)
+            client.auth_timeout = LOGIN_TIMEOUT
             login.run(client, _chain(first, candidates))
 
     def _broken(self, exc: BaseException, *, busy: bool = False) -> OpsError:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from opsctl.errors import AuthRefused, Unreachable
+from opsctl.remote import ssh
 from opsctl.remote.ssh import Connector
 from opsctl.remote.transport import run
 from tests.node.remote.conftest import MakeRig, Rig
@@ -266,3 +269,40 @@ def test_unknown_name(rig: Rig) -> None:
         rig.transport(rig.target(host="no-such-host.invalid")).connect()
     assert caught.value.what == "no-such-host.invalid has no address"
     assert "ansible_host" in str(caught.value.hint)
+
+
+def test_silent_before_the_greeting(rig: Rig) -> None:
+    """A server whose port answers but that says nothing is unreachable after the connect timeout."""
+    os.kill(rig.server.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(Unreachable, match="does not answer"):
+            rig.transport(connector=Connector(connect_timeout=1)).connect()
+    finally:
+        os.kill(rig.server.pid, signal.SIGCONT)
+
+
+def test_silent_during_the_login(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that freezes during the login is unreachable; silence is not called a refusal."""
+    monkeypatch.setattr(ssh, "LOGIN_TIMEOUT", 1.0)
+    verify = ssh._verify
+
+    def freezing(*args: Any) -> str:
+        found = verify(*args)
+        assert rig.server.freeze_sessions()
+        return found
+
+    monkeypatch.setattr(ssh, "_verify", freezing)
+    try:
+        with pytest.raises(Unreachable) as caught:
+            rig.transport().connect()
+    finally:
+        rig.server.thaw_sessions()
+    assert "no answer in time" in str(caught.value.cause)
+
+
+def test_compression(rig: Rig) -> None:
+    """`-C` of the ssh arguments is honoured, and bytes arrive as they are."""
+    transport = rig.transport(rig.target(args=(*rig.server.ssh_options, "-C")))
+    transport.connect()
+    assert run(transport, "head -c 1000000 /dev/zero").stdout == bytes(1_000_000)
+    assert transport.fabric().transport.local_compression == "zlib@openssh.com"
