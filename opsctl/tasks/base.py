@@ -204,11 +204,16 @@ class Kind:
             raise BadArgs(problems)
         return out
 
+    @cached_property
+    def _adapters(self) -> dict[str, TypeAdapter[Any]]:
+        """Adapters of single arguments, made when they are needed: making one costs more than all else of a task."""
+        return {}
+
     def _adapter(self, name: str) -> TypeAdapter[Any]:
-        for key, field in self.model.model_fields.items():
-            if (field.alias or key) == name:
-                return TypeAdapter(field.rebuild_annotation())
-        raise KeyError(name)
+        if name not in self._adapters:
+            fields = {field.alias or key: field for key, field in self.model.model_fields.items()}
+            self._adapters[name] = TypeAdapter(fields[name].rebuild_annotation())
+        return self._adapters[name]
 
     def _unknown(self, key: str) -> Problem:
         if key in self.model.unsupported:
