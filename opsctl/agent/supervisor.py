@@ -40,7 +40,7 @@ def supervise(segment: Dict[str, Any], home: Home, state_dir: str, root: str, so
     os.dup2(log, 2)
     os.close(log)
     call_process("opsctl-run")
-    workers = Workers(state_dir, root, segment.get("user", ""))
+    workers = Workers(state_dir, root)
     workers.password = segment.pop("become_password", None)
     lock = NodeLock(state_dir, {**segment["lock"], "pid": os.getpid()}) if segment.get("lock") else None
     Supervisor(segment, home, state_dir, workers, lock).serve(sock)
@@ -343,7 +343,7 @@ class Supervisor:
     def _leave_login(self) -> None:
         if scope.in_login_scope():
             unit = "opsctl-%s-%d.scope" % ("".join(c for c in self.segment.get("run", "") if c.isalnum()), os.getpid())
-            warning = scope.leave(unit, [os.getpid(), *self.workers.pids()], self.segment.get("user") or _login())
+            warning = scope.leave(unit, [os.getpid(), *self.workers.pids()], self.workers.login_user)
             if warning:
                 self.emit({"ev": "warning", "message": warning})
 
@@ -507,12 +507,6 @@ class Supervisor:
                 except Fail as exc:
                     answer = {"error": {"what": exc.msg}}
                 handle.link.send({"m": "ask", **answer})
-
-
-def _login() -> str:
-    import pwd
-
-    return pwd.getpwuid(os.geteuid()).pw_name
 
 
 def _same_size(path: str, size: int) -> bool:

@@ -1,9 +1,8 @@
 """The supervisor's side of its workers: started once for each user, by a fork or by sudo (contracts 5)."""
 
 import base64
-import importlib.util
-import marshal
 import os
+import pwd
 import select
 import signal
 import subprocess
@@ -11,7 +10,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from . import wire
+from . import boot, memory
 from .kinds import Fail
 from .worker import Link, Worker
 
@@ -23,25 +22,22 @@ GRACE = 8.0
 # Runs under sudo: reads the compiled agent from its standard input and imports it from memory, so that a privileged
 # process never executes a file that the login user can write. Arguments: length, mark, directory for state.
 STUB = """
-import sys, os, marshal, importlib.util
+import sys, os, marshal
 n = int(sys.argv[1])
 data = b""
 while len(data) < n:
     piece = os.read(0, min(65536, n - len(data)))
     if not piece: sys.exit(95)
     data += piece
-code = marshal.loads(data)
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name in code:
-            return importlib.util.spec_from_loader(name, self, is_package=code[name][0])
-    def create_module(self, spec): return None
-    def exec_module(self, module): exec(code[module.__name__][1], module.__dict__)
-sys.meta_path.insert(0, Finder())
+memory = {"__name__": "memory"}
+exec(marshal.loads(data)["opsctl_agent.memory"][1], memory)
+memory["use"](data)
 from opsctl_agent import boot
 from opsctl_agent.worker import Link, Worker
 out = os.dup(1)
-os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+null = os.open(os.devnull, os.O_WRONLY)
+os.dup2(null, 1)
+os.dup2(null, 2)
 os.write(out, sys.argv[2].encode())
 Worker(Link(0, out), boot.state_dir()).serve()
 """
@@ -59,8 +55,36 @@ class WorkerHandle:
         return bool(self.link._ready) or bool(select.select([self.link.read_fd], [], [], timeout)[0])
 
 
-def fork_worker(state_dir: str, user: str) -> WorkerHandle:
-    """A worker as the login user. Must be called while this process has one thread."""
+def login_name() -> str:
+    """Who this process runs as."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def become(user: str) -> str:
+    """Give up root for ``user``, for good; returns its directory for state. For the child of a fork."""
+    entry = pwd.getpwnam(user)
+    os.initgroups(user, entry.pw_gid)
+    os.setgid(entry.pw_gid)
+    os.setuid(entry.pw_uid)
+    os.environ.update(HOME=entry.pw_dir, USER=user, LOGNAME=user, SHELL=entry.pw_shell)
+    for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "OPSCTL_NODE_STATE_DIR"):
+        os.environ.pop(name, None)
+    os.chdir("/")
+    return boot.state_dir()
+
+
+def fork_worker(state_dir: str, user: str, root: Optional[str] = None) -> WorkerHandle:
+    """A worker as the login user; with ``root`` (the agent's sources) root becomes ``user`` without sudo. Raises Fail."""
+    code = b""
+    if root is not None:
+        try:
+            pwd.getpwnam(user)
+        except KeyError:
+            raise Fail("there is no user `%s` on the node" % user, needs=[("user", user)])
+        code = memory.compiled(root)
     to_child = os.pipe()
     from_child = os.pipe()
     pid = os.fork()
@@ -70,6 +94,9 @@ def fork_worker(state_dir: str, user: str) -> WorkerHandle:
             keep = sorted({0, 1, 2, to_child[0], from_child[1]})
             for low, high in zip(keep, [*keep[1:], 4096]):
                 os.closerange(low + 1, high)
+            if root is not None:
+                memory.use(code)
+                state_dir = become(user)
             Worker(Link(to_child[0], from_child[1]), state_dir).serve()
         finally:
             os._exit(0)
@@ -78,32 +105,9 @@ def fork_worker(state_dir: str, user: str) -> WorkerHandle:
     return WorkerHandle(pid, Link(from_child[0], to_child[1]), user)
 
 
-def compiled_agent(root: str) -> bytes:
-    """The agent's modules as marshalled code: {module: (is package, code)}."""
-    out = {}
-    top = os.path.join(root, "opsctl_agent")
-    for base, dirs, names in os.walk(top):
-        dirs[:] = sorted(d for d in dirs if d != "__pycache__")
-        for name in sorted(names):
-            if not name.endswith(".py"):
-                continue
-            path = os.path.join(base, name)
-            cached = importlib.util.cache_from_source(path)
-            module = os.path.relpath(path, root)[:-3].replace(os.sep, ".")
-            package = module.endswith(".__init__")
-            try:
-                with open(cached, "rb") as f:
-                    code = marshal.loads(f.read()[16:])
-            except (OSError, ValueError, EOFError):
-                with open(path, encoding="utf-8") as source:
-                    code = compile(source.read(), path, "exec")
-            out[module[: -len(".__init__")] if package else module] = (package, code)
-    return marshal.dumps(out)
-
-
 def sudo_worker(user: str, root: str, password: Optional[str], cancelled: Callable[[], bool]) -> WorkerHandle:
     """A worker as ``user``: `sudo -n`, else `sudo -S` with the password, one attempt. Raises Fail."""
-    code = compiled_agent(root)
+    code = memory.compiled(root)
     mark = "\n<<opsctl worker %s>>\n" % base64.b16encode(os.urandom(8)).decode()
     tail = ["-H", "-u", user, "--", sys.executable, "-I", "-c", STUB, str(len(code)), mark]
     attempts = [["sudo", "-n", *tail]] + ([["sudo", "-S", "-k", "-p", "", *tail]] if password is not None else [])
@@ -135,6 +139,7 @@ def sudo_worker(user: str, root: str, password: Optional[str], cancelled: Callab
             # `subprocess` keeps the object of a child that runs, and with it the pipe: the worker would see no end.
             proc.stdin.close()
             proc.stdout.close()
+            proc.stderr.close()
             return WorkerHandle(proc.pid, link, user)
         proc.kill()
         said = proc.communicate()[1].decode("utf-8", "replace").strip() or said
@@ -176,10 +181,10 @@ def _marked(proc: Any, mark: bytes, cancelled: Callable[[], bool]) -> bool:
 class Workers:
     """All workers of a segment."""
 
-    def __init__(self, state_dir: str, root: str, login_user: str) -> None:
+    def __init__(self, state_dir: str, root: str) -> None:
         self.state_dir = state_dir
         self.root = root
-        self.login_user = login_user
+        login_user = self.login_user = login_name()
         self.passwords: Dict[str, str] = {}
         self.password: Optional[str] = None
         self.cancelled = False
@@ -193,7 +198,10 @@ class Workers:
             raise self._refused[name]
         if name not in self._by_user:
             try:
-                self._by_user[name] = sudo_worker(name, self.root, self.password, lambda: self.cancelled)
+                if os.geteuid() == 0:
+                    self._by_user[name] = fork_worker(self.state_dir, name, self.root)
+                else:
+                    self._by_user[name] = sudo_worker(name, self.root, self.password, lambda: self.cancelled)
             except Fail as exc:
                 self._refused[name] = exc
                 raise

@@ -115,7 +115,7 @@ def test_a_finished_run_is_not_resumed(project: Project, node: TestNode) -> None
     """`--resume` of a run that has ended says so and does nothing."""
     run = project.deploy(BOOK, node).ok()
     again = project.opsctl("deploy", "--resume", run.events[0]["run"], "--json")
-    assert again.code == 2 and "finished" in again.error["what"]
+    assert again.code == 2 and "come to its end" in again.error["what"]
     assert lines(node) == WANTED
 
 
