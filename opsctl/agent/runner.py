@@ -331,7 +331,7 @@ class Runner:
             "env": self._environment(task, scope),
         }
         if request["check"]:
-            request["pending"] = [pair for _, writes, opaque in self.pending for pair in [*writes, *[("any", "")] * opaque]]
+            request["pending"] = [[label, [*writes, *[("any", "")] * opaque]] for label, writes, opaque in self.pending]
         timeout = self.engine.evaluate(from_wire(task.get("timeout")), scope)
         if timeout:
             request["timeout"] = float(timeout)
@@ -400,6 +400,8 @@ class Runner:
             cure = self._cure(done.get("needs") or ()) if self.check else None
             if cure:
                 return {"outcome": "unknown", "reason": "depends on %s" % cure}
+        if done.get("depends"):
+            return {"outcome": "unknown", "reason": "depends on %s" % done["depends"]}
         if done.get("interrupted"):
             return {"outcome": "unknown", "reason": "interrupted: %s" % done.get("msg"), "interrupted": True}
         learned = result.get("ansible_facts") if task["kind"] in ("set_fact", "setup") else None

@@ -16,15 +16,19 @@ What the runner has to know, besides docs/architecture.md "Task kinds on the nod
 - A result of `apply` may hold `changed: False`, when only acting could tell that nothing had to change.
 - A result key `ansible_facts` holds values that become variables of the host (`set_fact`, `setup`).
 - `Change.msg` is one line for people.
+- `Kind.watches`: before a task is probed in check mode, the worker asks `affected`; if so, the outcome is
+  `unknown (depends on ...)` without a look.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Dict, Iterable, Optional, Sequence, Tuple, Type
 
 if TYPE_CHECKING:
     from ..node import Node
 
-#: What a change touches: the sort of thing (path user group package unit any) and its name.
+#: What a change touches: the sort of thing (path dir user group package unit any) and its name. ``dir`` is a directory
+#: that is made or gets permissions: nothing below it changes. Only `Kind.watches` says ``tree``: all below counts.
 Pair = Tuple[str, str]
 
 
@@ -87,6 +91,10 @@ class Kind:
         """Look at the node, touch nothing. Raises `Fail` when it cannot be known."""
         return {}
 
+    def watches(self, args: Dict[str, Any]) -> Sequence[Pair]:
+        """What the outcome follows from. In check mode, a pending change of one of these makes it `unknown`."""
+        return ()
+
     def decide(self, args: Dict[str, Any], seen: Dict[str, Any]) -> Optional[Change]:
         """What has to change, from what was seen; None when it is so already. No I/O."""
         raise NotImplementedError
@@ -138,6 +146,36 @@ def load(name: str) -> Type[Kind]:
     return getattr(import_module("." + module, __name__), cls)  # type: ignore[no-any-return]
 
 
+def affected(watch: Sequence[Pair], writes: Iterable[Pair]) -> bool:
+    """Whether a pending change of ``writes`` makes what a task sees now say nothing about what it will see."""
+    for what, name in watch:
+        for sort, other in writes:
+            if what in ("path", "tree") and sort in ("path", "dir"):
+                if _meets(what, name, sort, other):
+                    return True
+            elif (what, name) == (sort, other):
+                return True
+    return False
+
+
+def _meets(what: str, name: str, sort: str, other: str) -> bool:
+    for mine, its in ((_place(name), _place(other)), (os.path.realpath(name), os.path.realpath(other))):
+        if mine == its:
+            return True
+        if mine.startswith(its.rstrip("/") + "/") and sort == "path":
+            return True
+        # Making /a/b makes /a too, if it is not there.
+        if its.startswith(mine.rstrip("/") + "/") and (what == "tree" or not os.path.lexists(mine)):
+            return True
+    return False
+
+
+def _place(path: str) -> str:
+    """A path without links on the way to it; what is there may be one."""
+    folder, name = os.path.split(os.path.abspath(path))
+    return os.path.join(os.path.realpath(folder), name)
+
+
 def covers(write: Pair, need: Pair) -> bool:
     """Whether a pending change of ``write`` could be what ``need`` waits for.
 
@@ -145,9 +183,9 @@ def covers(write: Pair, need: Pair) -> bool:
     """
     if "any" in (write[0], need[0]):
         return True
-    if write[0] != need[0]:
+    if write[0] != need[0] and (write[0], need[0]) != ("dir", "path"):
         return False
-    if write[0] != "path":
+    if need[0] != "path":
         return write[1] == need[1] or not need[1]
     one, other = write[1].rstrip("/") + "/", need[1].rstrip("/") + "/"
     return one.startswith(other) or other.startswith(one)

@@ -4,10 +4,10 @@ import fnmatch
 import os
 import re
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from .. import dpkg, files
-from . import Change, Fail, Kind
+from . import Change, Fail, Kind, Pair
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -26,6 +26,10 @@ _HOLDER = re.compile(r"held by process (\d+) \(([^)]*)\)")
 
 class Apt(Kind):
     """Packages are there, gone, or the newest."""
+
+    def watches(self, args: Args) -> Sequence[Pair]:
+        names = [("package", name.partition("=")[0].partition(":")[0]) for name in args.get("name") or []]
+        return [*names, ("path", files.expand(args["deb"]))] if args.get("deb") else names
 
     def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
         if not os.path.exists(STATUS) or not os.path.exists(PROGRAM):

@@ -2,10 +2,10 @@
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Union
 
 from ..files import expand
-from . import Change, Fail, Kind
+from . import Change, Fail, Kind, Pair
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -19,6 +19,11 @@ class Command(Kind):
 
     opaque = True
     shell = False
+
+    def watches(self, args: Args) -> Sequence[Pair]:
+        base = expand(args.get("chdir") or "")
+        patterns = [args[name] for name in ("creates", "removes") if args.get(name)]
+        return [(_sort(pattern), os.path.join(base, _fixed(expand(pattern)))) for pattern in patterns]
 
     def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
         chdir = expand(args["chdir"]) if args.get("chdir") else None
@@ -116,6 +121,16 @@ class Script(Command):
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return finish(done, args, args["cmd"])
+
+
+def _fixed(pattern: str) -> str:
+    """The part of a glob pattern before the first folder that has a wildcard; all of a plain path."""
+    first = min([pattern.find(char) for char in "*?[" if char in pattern], default=-1)
+    return pattern if first < 0 else pattern[:first].rpartition("/")[0] or "."
+
+
+def _sort(pattern: str) -> str:
+    return "tree" if any(char in pattern for char in "*?[") else "path"
 
 
 def matches(pattern: str, chdir: Optional[str]) -> bool:

@@ -1,10 +1,10 @@
 """`copy` and `template`: content, a file or a tree put in its place on the node."""
 
 import os
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence
 
 from .. import files
-from . import Change, Fail, Kind
+from . import Change, Fail, Kind, Pair
 from .files import remove
 
 if TYPE_CHECKING:
@@ -58,6 +58,15 @@ class Source:
 
 class Copy(Kind):
     """A file or tree with given content."""
+
+    def watches(self, args: Args) -> Sequence[Pair]:
+        dest = files.expand(args["dest"])
+        out = [("tree" if "tree" in args else "path", dest)]
+        if "name" in args and "tree" not in args:
+            out.append(("path", os.path.join(dest, args["name"])))
+        if args.get("remote_src") and args.get("src"):
+            out += [("tree", dest), ("tree", files.expand(args["src"]))]
+        return out
 
     def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
         dest = files.expand(args["dest"])

@@ -3,10 +3,10 @@
 import errno
 import os
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import files
-from . import Change, Fail, Kind
+from . import Change, Fail, Kind, Pair
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -16,6 +16,13 @@ Args = Dict[str, Any]
 
 class File(Kind):
     """Directories, links, permissions, absence."""
+
+    def watches(self, args: Args) -> Sequence[Pair]:
+        path = files.expand(args["path"])
+        out = [("tree" if args.get("recurse") else "path", path)]
+        if args.get("state") == "hard" and args.get("src"):
+            out.append(("path", os.path.join(os.path.dirname(path), files.expand(args["src"]))))
+        return out
 
     def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
         path = files.expand(args["path"])
@@ -156,7 +163,8 @@ class File(Kind):
         if not plan["create"] and not before:
             return None
         needs = (seen["needs"] if plan["create"] else []) + want["needs"]
-        return _change(path, before, after, [("path", path)], needs, **plan)
+        sort = "dir" if state == "directory" and not args.get("recurse") else "path"
+        return _change(path, before, after, [(sort, path)], needs, **plan)
 
     def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: "Node") -> Dict[str, Any]:
         path, state, info, want = seen["path"], seen["state"], seen["info"], seen["want"]
@@ -255,6 +263,9 @@ class Stat(Kind):
     """What a path is."""
 
     pure = True
+
+    def watches(self, args: Args) -> Sequence[Pair]:
+        return [("path", files.expand(args["path"]))]
 
     def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
         path = files.expand(args["path"])

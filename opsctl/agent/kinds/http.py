@@ -3,10 +3,10 @@
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence
 
 from .. import files
-from . import Change, Fail, Kind
+from . import Change, Fail, Kind, Pair
 from .commands import matches
 
 if TYPE_CHECKING:
@@ -22,6 +22,9 @@ SAVE = 64 * 1024 * 1024
 
 class Uri(Kind):
     """Requests that only read are made while probing; others are the change."""
+
+    def watches(self, args: Args) -> Sequence[Pair]:
+        return [("path", files.expand(args[name])) for name in ("dest", "creates", "removes") if args.get(name)]
 
     def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
         skip = ""

@@ -2,10 +2,10 @@
 
 import os
 import re
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import files
-from . import Change, Fail, Kind
+from . import Change, Fail, Kind, Pair
 from .copying import check_new
 
 if TYPE_CHECKING:
@@ -16,6 +16,9 @@ Args = Dict[str, Any]
 
 class LineInFile(Kind):
     """One line is there, replaced, or not there."""
+
+    def watches(self, args: Args) -> Sequence[Pair]:
+        return [("path", files.expand(args["path"]))]
 
     def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
         path = files.expand(args["path"])

@@ -1,9 +1,9 @@
 """`systemd`, `service`: units, looked at with one `systemctl show`."""
 
 import os
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
-from . import Change, Fail, Kind
+from . import Change, Fail, Kind, Pair
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -29,6 +29,12 @@ _FOLDERS = ("/etc/systemd", "/run/systemd", "/usr/lib/systemd", "/lib/systemd", 
 
 class Systemd(Kind):
     """A unit runs, or does not; is enabled, or is not."""
+
+    def watches(self, args: Args) -> Sequence[Pair]:
+        if not args.get("name") or args.get("state") in ("restarted", "reloaded"):
+            return []  # those always act
+        name = args["name"]
+        return [("unit", name if name.endswith(_TYPES) else name + ".service")]
 
     def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
         scope = args.get("scope", "system")

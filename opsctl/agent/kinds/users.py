@@ -2,10 +2,10 @@
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from .. import files
-from . import Change, Fail, Kind
+from . import Change, Fail, Kind, Pair
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -17,6 +17,9 @@ SHADOW = "/etc/shadow"
 
 class User(Kind):
     """An account is there, as described, or gone."""
+
+    def watches(self, args: Args) -> Sequence[Pair]:
+        return [("user", args["name"])]
 
     def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
         import pwd
