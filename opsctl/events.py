@@ -1,7 +1,7 @@
 """Events: what a run tells the world. One stream; the journal and the renderers only listen.
 
 Below `ui/` nothing prints: it emits. The shapes are published by `opsctl schema events`
-(docs/reference/events.md) and versioned; contracts section 7.
+(docs/events.md) and versioned; contracts section 7.
 """
 
 from __future__ import annotations

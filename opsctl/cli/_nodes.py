@@ -6,7 +6,8 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import OpsError, worst_exit
 from . import _app
@@ -34,6 +35,7 @@ class Nodes:
         options = _app.deploy_options(common, _app.DeployFlags(), _app.passwords(common))
         self.variables = Variables(Playbook("", ()), inventory, options)
         self._connector: Connector | None = None
+        self._transports: dict[str, Transport] = {}
 
     def spec(self, name: str) -> ConnectionSpec:
         """How ``name`` is reached; templates and secrets evaluated."""
@@ -43,7 +45,19 @@ class Nodes:
         """The way to ``name``, not yet connected."""
         from ..connect import target_of
 
-        return self.connector().transport(target_of(self.spec(name)))
+        transport = self._transports[name] = self.connector().transport(target_of(self.spec(name)))
+        return transport
+
+    def report(self, name: str) -> dict[str, Any]:
+        """How the last connection to ``name`` came about; empty when there was none, or none over SSH."""
+        transport: Any = self._transports.get(name)
+        if not hasattr(transport, "report"):
+            return {}
+        found = dict(transport.report())
+        if not found["settings"]:
+            # It failed before they were needed; what ssh would do is said all the same.
+            found["settings"] = asdict(transport.settings())
+        return found
 
     def connector(self) -> Connector:
         """What all connections share."""

@@ -73,37 +73,36 @@ def _lines(nodes: Nodes, name: str, found: dict[str, Any], width: int, verbosity
     who = f"{clean(found['user'])}  {clean(found['python'])}"
     yield f"{clean(name):<{width}}  ok  {seconds(found['connect_s'])}  {who}"
     if verbosity >= 1:
-        yield f"  round trip  {found['round_trip_s'] * 1000:.0f} ms, sudo included"
-        yield f"  sudo        {clean(found['sudo'] or 'not needed')}"
-        yield f"  state       {clean(found['state_dir'])}"
+        yield f"  round trip   {found['round_trip_s'] * 1000:.0f} ms, sudo included"
+        yield f"  sudo         {clean(found['sudo'] or 'not needed')}"
+        yield f"  state        {clean(found['state_dir'])}"
         if found["noise"]:
-            yield f"  login says  {clean(found['noise'])}"
+            yield f"  login says   {clean(found['noise'])}"
         yield from (f"  {line}" for line in _settings(nodes, name))
 
 
 def _settings(nodes: Nodes, name: str) -> Iterator[str]:
-    """The effective settings, as `ssh -G` gives them, and the equivalent command."""
-    from ..remote.ssh import SshTransport
+    """How the connection came about: effective settings, keys, and the equivalent command."""
     from ..ui.text import clean
 
-    try:
-        transport = nodes.transport(name)
-        if not isinstance(transport, SshTransport):
-            yield "transport   local"
-            return
-        settings = transport.settings()
-    except OpsError as err:
-        yield f"settings    {clean(err.what)}"
+    report = nodes.report(name)
+    if not report:
+        yield "transport    local, or not tried"
         return
+    settings = report["settings"]
     rows = {
-        "address": f"{settings.user}@{settings.hostname}:{settings.port}",
-        "keys": ", ".join(settings.identity_files) or "none",
-        "agent": settings.identity_agent or "none",
-        "through": ", ".join(settings.jumps) or settings.proxy_command or "",
-        "known hosts": ", ".join(settings.user_known_hosts),
-        "host key": settings.policy(nodes.connector().host_key),
-        "same as": transport.target.command_line(),
+        "address": report["where"],
+        "through": settings.get("jumps") or settings.get("proxy_command"),
+        "host key": report["host_key"],
+        "known hosts": settings.get("user_known_hosts"),
+        "key files": settings.get("identity_files"),
+        "offered": report["offered"],
+        "not usable": report["not_usable"],
+        "server takes": report["methods"],
+        "agent": settings.get("identity_agent"),
+        "same as": report["command"],
     }
     for label, value in rows.items():
-        if value:
-            yield f"{label:<11} {clean(value)}"
+        text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value or "")
+        if text:
+            yield f"{label:<12} {clean(text)}"

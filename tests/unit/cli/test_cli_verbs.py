@@ -130,7 +130,7 @@ def test_ping(project: Path, argv: list[str], capsys: pytest.CaptureFixture[str]
     if "--json" in argv:
         assert json.loads(out)["ok"] is True
     if "-v" in argv:
-        assert "  transport   local" in out.splitlines()[-1]
+        assert "  transport    local" in out.splitlines()[-1]
 
 
 def test_ping_of_a_host_that_is_not_there(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from opsctl import schema_events
 from opsctl.cli import main
 from opsctl.events import Bus
+from opsctl.ui import events_page
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "ui"
 ADAPTER: TypeAdapter[Any] = TypeAdapter(Annotated[schema_events.AnyEvent, Field(discriminator="event")])
@@ -90,6 +91,12 @@ def test_the_schema_is_json_schema() -> None:
     assert json.loads(json.dumps(schema)) == schema
     assert set(schema["discriminator"]["mapping"]) == {
         "run_started", "play_started", "host_connected", "host_facts", "task_started", "task_progress", "task_output",
-        "task_finished", "host_unreachable", "host_failed", "host_waiting", "handlers_pending", "warning", "play_finished",
-        "run_finished", "error",
+        "task_finished", "host_unreachable", "host_failed", "host_waiting", "handlers_pending", "warning",
+        "play_finished", "run_finished", "error",
     }  # fmt: skip
+
+
+def test_the_committed_page_is_current() -> None:
+    """docs/events.md is what the types say now."""
+    page = Path(__file__).parents[3] / "docs" / "events.md"
+    assert page.read_text(encoding="utf-8") == events_page.page(), "run the command in its first line"
