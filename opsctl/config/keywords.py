@@ -43,7 +43,7 @@ class Common(_Words):
     """What plays, blocks and tasks have in common. The innermost value wins, unless said otherwise."""
 
     name: TextField = Field(None, description="What is shown for it; may hold templates.")
-    vars: VarsField = Field({}, description="Variables for everything below (precedence: docs/guide.md, Variables).")
+    vars: VarsField = Field({}, description="Variables for everything below (inventory.md says which value wins).")
     tags: Tags = Field(
         (),
         description="Names for `--tags` and `--skip-tags`; added to those of the outer levels. "

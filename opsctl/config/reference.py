@@ -31,6 +31,7 @@ from .refused import (
     REFUSED_TASK,
     REFUSED_WITH,
 )
+from .templates import known_words
 from .vars import MAGIC, ORDER
 
 _MADE = "<!-- Made by `python -m opsctl.config.reference docs/reference`; do not edit. -->"
@@ -125,6 +126,8 @@ def _playbook() -> str:
         ("## meta", _META),
         ("## Other spellings", _SPELLINGS),
         ("## Lookups", f"On the controller, in any expression: `{'`, `'.join(known_lookups())}`."),
+        ("## Filters", _words("filter")),
+        ("## Tests", _words("test")),
         ("## Tags in YAML", _TAGS),
         ("## What Ansible has and opsctl does not", "Each is refused, with this advice."),
         ("### Play", _advice({**REFUSED, **REFUSED_PLAY})),
@@ -232,6 +235,12 @@ def _table(model: type[BaseModel], without: type[BaseModel] | None = None) -> st
 def _advice(table: dict[str, str], left: str = "not here", right: str = "instead") -> str:
     rows = [f"| `{name}` | {_cell(text)} |" for name, text in sorted(table.items())]
     return f"| {left} | {right} |\n|---|---|\n" + "\n".join(rows)
+
+
+def _words(kind: str) -> str:
+    """The filters or tests that are words (Jinja2 also has operators as tests)."""
+    names = sorted({name for name in known_words(kind) if name.isidentifier()})
+    return "Jinja2's and, by Ansible's names, those for systems: " + ", ".join(f"`{name}`" for name in names) + "."
 
 
 def _prefixed(prefix: str, table: dict[str, str]) -> dict[str, str]:

@@ -85,7 +85,10 @@ def locate(
     strange = _NO_FILTER.search(what)
     if strange:
         name, what = strange.group(2), f"there is no {strange.group(1)} `{strange.group(2)}`"
-        hint = did_you_mean(name, _names_of(strange.group(1))) or "docs/guide.md lists the filters and tests"
+        hint = (
+            did_you_mean(name, known_words(strange.group(1)))
+            or "docs/reference/playbook.md lists the filters and tests"
+        )
     span = place_of(error.at, error.lineno, name, read or _read) or fallback
     if hint is None and what.startswith("the template has a mistake"):
         # Jinja2 may see a parenthesis that only the engine puts behind an expression.
@@ -111,8 +114,8 @@ def _members(message: str) -> list[str]:
     return re.findall(r"`(\w+)`", message)[:-1]
 
 
-def _names_of(kind: str) -> list[str]:
-    """The filters or tests that there are."""
+def known_words(kind: str) -> list[str]:
+    """The names of the filters (``kind`` is ``filter``) or tests that there are."""
     import jinja2.filters
     import jinja2.tests
 
