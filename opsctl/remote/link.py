@@ -11,11 +11,12 @@ import collections
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, BinaryIO, Protocol
+from typing import Any
 
 from ..agent import wire
 from ..errors import ConnectionLost, NoPython, Unreachable
 from . import bootstrap
+from .blobs import BlobSource
 from .transport import Channel
 
 #: Seconds of silence after which the peer is asked for a sign of life, and after which it counts as dead.
@@ -29,17 +30,6 @@ NOISE_LIMIT = 64 * 1024
 
 class LinkDown(Exception):
     """The channel broke; another connection may do better."""
-
-
-class BlobSource(Protocol):
-    """Content that can be read again from any offset."""
-
-    @property
-    def size(self) -> int:
-        """Its length in bytes."""
-
-    def open(self) -> BinaryIO:
-        """A seekable stream of it. OSError if it cannot be read."""
 
 
 class _Blob:
@@ -261,7 +251,7 @@ class Link:
             host=self._host,
         )
 
-    def _pythonless(self) -> Unreachable:
+    def _pythonless(self) -> NoPython:
         if len(self._candidates) == 1:
             return NoPython(
                 f"ansible_python_interpreter {self._candidates[0]} does not work on {self._where}",
@@ -284,6 +274,8 @@ class Link:
         self.sender.close()
         self._channel.close()
 
+
+__all__ = ["BlobSource", "Link", "LinkDown", "OnWait", "Sender", "blob_error"]
 
 #: Called while waiting for a node: what for, and for how many seconds already.
 OnWait = Callable[[str, float], None]

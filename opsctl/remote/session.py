@@ -11,15 +11,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ..agent import wire
 from ..errors import AuthRefused, ConnectionLost, OpsError, TaskFailed, Unreachable
 from . import bootstrap
+from .blobs import BlobSource, BytesBlob, FileBlob
 from .dial import backoff
-from .link import BlobSource, Link, LinkDown, OnWait, blob_error
+from .link import Link, LinkDown, OnWait, blob_error
 from .transport import Transport
+
+__all__ = ["AgentDied", "BlobSource", "BytesBlob", "FileBlob", "LinkLost", "Session"]
 
 Body = dict[str, Any]
 OnEvent = Callable[[Body], None]
@@ -43,41 +45,6 @@ class LinkLost(ConnectionLost):
 
 class AgentDied(LinkLost):
     """The agent on the node ended in the middle of a segment (killed, rebooted): tasks without result are unknown."""
-
-
-@dataclass(frozen=True)
-class FileBlob:
-    """A file of the controller as content. The size is that of the moment when it was planned."""
-
-    path: Path
-    size: int
-
-    @classmethod
-    def of(cls, path: Path) -> FileBlob:
-        """The file as it is now. OSError if it cannot be read."""
-        return cls(path, path.stat().st_size)
-
-    def open(self) -> BinaryIO:
-        """The file, opened for reading."""
-        return self.path.open("rb")
-
-
-@dataclass(frozen=True)
-class BytesBlob:
-    """Content in memory."""
-
-    data: bytes = field(repr=False)
-
-    @property
-    def size(self) -> int:
-        """Its length."""
-        return len(self.data)
-
-    def open(self) -> BinaryIO:
-        """A stream over it."""
-        import io
-
-        return io.BytesIO(self.data)
 
 
 @dataclass

@@ -27,7 +27,8 @@ CONNECT_TIMEOUT = 10.0
 #: Seconds for `ssh -G` (a `Match exec` may run anything).
 RESOLVE_TIMEOUT = 20.0
 
-_DEFAULT_KEYS = frozenset(
+#: The key files that ssh tries by itself.
+DEFAULT_KEYS = frozenset(
     f"~/.ssh/id_{kind}" for kind in ("rsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk", "xmss", "dsa")
 )
 #: Options of ssh that take an argument (for the fallback parser and for jump hosts).
@@ -187,7 +188,9 @@ class Resolver:
     def finish(self) -> Settings:
         """The settings. Raises UsageError when ssh refuses the arguments or the user's configuration."""
         if not self._ssh:
-            return _fallback(self._target)
+            from .sshconfig import resolve
+
+            return resolve(self._target)
         self.start()
         assert self._process is not None
         with self._process as process:
@@ -224,7 +227,7 @@ def hop(word: str, outer: Target, before: Sequence[str]) -> Target:
     if match is None:
         raise UsageError(f"ProxyJump of {outer.name} is not a host: {word!r}", host=outer.name)
     host = match.group(1) or match.group(2)
-    args = [*_options(outer.args, "F"), *(["-J", ",".join(before)] if before else [])]
+    args = [*options_of(outer.args, "F"), *(["-J", ",".join(before)] if before else [])]
     return Target(
         name=f"{outer.name} (jump host {word})",
         host=host,
@@ -234,7 +237,7 @@ def hop(word: str, outer: Target, before: Sequence[str]) -> Target:
     )
 
 
-def _options(args: Sequence[str], letters: str) -> list[str]:
+def options_of(args: Sequence[str], letters: str) -> list[str]:
     """The options of ``args`` whose letter is in ``letters``, with their arguments."""
     out: list[str] = []
     words = iter(args)
@@ -256,10 +259,12 @@ def parse(text: str, target: Target) -> Settings:
     for line in text.splitlines():
         key, _, value = line.partition(" ")
         values.setdefault(key.lower(), []).append(value.strip())
-    return _build(values, target)
+    return build(values, target)
 
 
-def _build(values: dict[str, list[str]], target: Target) -> Settings:
+def build(values: dict[str, list[str]], target: Target) -> Settings:
+    """Settings from options by their names in lower case, in ssh's order of precedence."""
+
     def one(key: str, default: str = "") -> str:
         return values.get(key, [default])[0]
 
@@ -281,7 +286,7 @@ def _build(values: dict[str, list[str]], target: Target) -> Settings:
         return os.path.expanduser(re.sub(r"\$\{(\w+)\}", lambda m: os.environ.get(m.group(1), ""), word))
 
     def paths(key: str) -> tuple[str, ...]:
-        return tuple(path(word) for line in values.get(key, []) for word in _words(line) if word != "none")
+        return tuple(path(word) for line in values.get(key, []) for word in words_of(line) if word != "none")
 
     identity = [word for word in values.get("identityfile", []) if word != "none"]
     agent = one("identityagent")
@@ -299,8 +304,8 @@ def _build(values: dict[str, list[str]], target: Target) -> Settings:
         port=port,
         user=user,
         identity_files=tuple(dict.fromkeys(path(_unquoted(word)) for word in identity)),
-        identities_explicit=any(word not in _DEFAULT_KEYS for word in identity),
-        identities_only=yes("identitiesonly", False) or target.key_file is not None or bool(_options(target.args, "i")),
+        identities_explicit=any(word not in DEFAULT_KEYS for word in identity),
+        identities_only=yes("identitiesonly", False) or bool(target.key_file or options_of(target.args, "i")),
         certificate_files=tuple(path(_unquoted(word)) for word in values.get("certificatefile", []) if word != "none"),
         identity_agent=path(agent) if agent and agent != "none" else agent or None,
         jumps=() if jump in ("", "none") else tuple(word.strip() for word in jump.split(",")),
@@ -334,60 +339,9 @@ def _unquoted(word: str) -> str:
     return word[1:-1] if len(word) > 1 and word[0] == word[-1] == '"' else word
 
 
-def _words(line: str) -> list[str]:
+def words_of(line: str) -> list[str]:
+    """The words of a configuration line; quotes hold words together."""
     try:
         return shlex.split(line)
     except ValueError:
         return line.split()
-
-
-def _fallback(target: Target) -> Settings:
-    """Settings by paramiko's parser, where there is no ssh program. Knows `-F`, `-o`, `-i`, `-J`, `-p`, `-l`."""
-    from paramiko.config import SSHConfig
-
-    lines: list[str] = []
-    names = {"i": "IdentityFile", "J": "ProxyJump", "p": "Port", "l": "User"}
-    options = _options(target.ssh_args(), "FoiJpl")
-    files = [Path.home() / ".ssh/config", Path("/etc/ssh/ssh_config")]
-    for option, value in zip(options[::2], options[1::2], strict=True):
-        letter = option[1]
-        if letter == "F":
-            files = [] if value == "none" else [Path(value)]
-        elif letter == "o":
-            lines.append(re.sub(r"^\s*(\w+)\s*=\s*", r"\1 ", value))
-        else:
-            lines.append(f"{names[letter]} {value}")
-    config = SSHConfig()
-    config.parse(["Host *\n", *(f"  {line}\n" for line in lines)])
-    for file in files:
-        if file.exists():
-            config.parse(_included(file, 0))
-    found: dict[str, Any] = dict(config.lookup(target.host))
-    values = {key: list(value) if isinstance(value, list) else [str(value)] for key, value in found.items() if value}
-    values.setdefault("identityfile", sorted(_DEFAULT_KEYS))
-    values.setdefault("userknownhostsfile", ["~/.ssh/known_hosts"])
-    values.setdefault("globalknownhostsfile", ["/etc/ssh/ssh_known_hosts"])
-    return _build(values, target)
-
-
-def _included(path: Path, depth: int) -> list[str]:
-    """The lines of a configuration with its Include lines followed."""
-    out: list[str] = []
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-    except OSError as exc:
-        raise UsageError(f"cannot read {path}", cause=exc.strerror) from exc
-    for line in lines:
-        match = re.match(r"\s*include\s+(.+)", line, re.IGNORECASE)
-        if match is None or depth > 8:
-            out.append(line)
-            continue
-        for word in _words(match.group(1)):
-            base = Path(os.path.expanduser(word))
-            if not base.is_absolute():
-                base = path.parent / base
-            for found in sorted(base.parent.glob(base.name)):
-                out += _included(found, depth + 1)
-    return out
-
-

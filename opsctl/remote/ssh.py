@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConnectError, OpsError, Unreachable
 from . import dial
-from .gate import Gate, Slot
+from .dialing import BUSY_FOR, Dialing
+from .gate import Gate
 from .hostkeys import HostKeyCheck, KnownHosts, OtherTypesKnown, ServerKey
 from .local import LocalTransport
-from .settings import Policy, Resolver, Settings, Target, hop
+from .settings import Policy, Resolver, Settings, Target
 from .transport import Channel, Transport
 
 if TYPE_CHECKING:
     from .auth import Login
     from .client import Client
 
-#: Seconds to go on trying when the server drops connections before it greets (sshd's MaxStartups).
-BUSY_FOR = 45.0
 #: Seconds that a server may take for one answer during the login (directories and PAM can be slow).
 LOGIN_TIMEOUT = 15.0
 #: Jump hosts behind jump hosts, at most: a loop in ssh_config otherwise never ends.
@@ -95,87 +94,6 @@ class Connector:
             transport.close()
 
 
-class _Dialing:
-    """The first half of a connection, on a thread: settings, gate, TCP."""
-
-    def __init__(self, target: Target, connector: Connector, depth: int) -> None:
-        self._target = target
-        self._connector = connector
-        self._depth = depth
-        self._wanted = threading.Event()
-        self._cancelled = False
-        self._lock = threading.Lock()
-        self.settings: Settings | None = None
-        self.jump: SshTransport | None = None
-        self.dialed: dial.Dialed | None = None
-        self.slot: Slot | None = None
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"opsctl-dial-{target.name}", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._dial()
-        except BaseException as exc:
-            self.error = exc
-            self.cancel()
-        with self._lock:
-            if self._cancelled:
-                self._drop()
-
-    def _dial(self) -> None:
-        target, connector = self._target, self._connector
-        with connector.resolving:
-            settings = self.settings = Resolver(target, ssh=connector.ssh).finish()
-        limit = connector.connect_timeout or settings.connect_timeout
-        where = f"{settings.user}@{settings.hostname}:{settings.port}"
-        jumps = settings.jumps
-        if jumps:
-            via = hop(jumps[-1], target, jumps[:-1])
-            if (via.host, via.port or 22) != (settings.hostname, settings.port) and via.host != target.host:
-                self.jump = connector.jump(via, self._depth + 1)
-                self.jump.start_connect()
-                return  # the channel through it needs paramiko: `connect` opens it
-        address = settings.proxy_command or f"{settings.hostname}:{settings.port}"
-        self.slot = connector.gate.enter_early(address)
-        try:
-            if self.slot is None:
-                self._wanted.wait()
-                if self._cancelled:
-                    return
-                # Waiting for the others is not this host's fault: the gate has its own patience.
-                self.slot = connector.gate.enter(address, time.monotonic() + BUSY_FOR)
-        except TimeoutError as exc:
-            raise Unreachable(f"{where} does not answer", cause=str(exc), host=target.name) from exc
-        if settings.proxy_command:
-            self.dialed = dial.proxy(settings.proxy_command, host=target.name)
-        else:
-            self.dialed = dial.tcp(settings, time.monotonic() + limit, where=where, host=target.name)
-        dial.greet(self.dialed)
-
-    def result(self) -> Settings:
-        """The connection's turn has come: wait for the thread; its error is raised here."""
-        self._wanted.set()
-        self._thread.join()
-        if self.error is not None:
-            raise self.error
-        assert self.settings is not None
-        return self.settings
-
-    def cancel(self) -> None:
-        """Give everything back, now or as soon as the thread has it."""
-        with self._lock:
-            self._cancelled = True
-            self._wanted.set()
-            self._drop()
-
-    def _drop(self) -> None:
-        if self.dialed is not None:
-            self.dialed.close()
-        if self.slot is not None:
-            self.slot.release()
-
-
 class SshTransport:
     """One SSH connection to a target (see `transport.Transport`)."""
 
@@ -184,7 +102,7 @@ class SshTransport:
         self._connector = connector
         self._depth = depth
         self._lock = threading.RLock()
-        self._dialing: _Dialing | None = None
+        self._dialing: Dialing | None = None
         self._client: Client | None = None
         self._fabric: Any = None
         self._settings: Settings | None = None
@@ -228,7 +146,7 @@ class SshTransport:
         """Resolve settings and connect TCP in the background."""
         with self._lock:
             if self._dialing is None and not self._connected():
-                self._dialing = _Dialing(self._target, self._connector, self._depth)
+                self._dialing = Dialing(self._target, self._connector, self._depth)
 
     def _connected(self) -> bool:
         return self._client is not None and self._client.is_active() and self._client.is_authenticated()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import secrets
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -91,6 +94,20 @@ def make_rig(tmp_path: Path) -> Iterator[MakeRig]:
 def rig(make_rig: MakeRig) -> Rig:
     """One ordinary server."""
     return make_rig()
+
+
+@pytest.fixture
+def account() -> Iterator[tuple[str, str]]:
+    """A system user with a password, removed afterwards."""
+    if os.getuid() != 0:
+        pytest.skip("making a user with a password needs root")
+    name, password = f"t{secrets.token_hex(4)}", secrets.token_hex(8)
+    subprocess.run(["useradd", "-M", "-d", "/tmp", "-s", "/bin/sh", name], check=True)
+    try:
+        subprocess.run(["chpasswd"], input=f"{name}:{password}\n", text=True, check=True)
+        yield name, password
+    finally:
+        subprocess.run(["userdel", name], check=True)
 
 
 def segment(*tasks: dict[str, Any], **fields: Any) -> dict[str, Any]:

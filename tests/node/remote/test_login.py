@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -200,20 +199,6 @@ def test_algorithms_that_do_not_meet(make_rig: MakeRig) -> None:
     rig = make_rig(config=["KexAlgorithms diffie-hellman-group18-sha512"])
     with pytest.raises(Unreachable, match="no algorithm in common"):
         rig.transport().connect()
-
-
-@pytest.fixture
-def account() -> Iterator[tuple[str, str]]:
-    """A system user with a password, removed afterwards."""
-    if os.getuid() != 0:
-        pytest.skip("making a user with a password needs root")
-    name, password = f"t{secrets.token_hex(4)}", secrets.token_hex(8)
-    subprocess.run(["useradd", "-M", "-d", "/tmp", "-s", "/bin/sh", name], check=True)
-    try:
-        subprocess.run(["chpasswd"], input=f"{name}:{password}\n", text=True, check=True)
-        yield name, password
-    finally:
-        subprocess.run(["userdel", name], check=True)
 
 
 @pytest.mark.parametrize(

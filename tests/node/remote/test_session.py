@@ -229,7 +229,11 @@ def test_killed_supervisor_is_told(rig: Rig, tmp_path: Path) -> None:
         session.run_segment(segment(shell("echo one"), shell(f"echo $$ > {pid_file}; sleep 30")))
     thread.join()
     assert caught.value.last_seq >= 1
-    assert caught.value.segment
+    # The session lives: what is left of the dead segment can be dropped, and another one runs.
+    session.forget(str(caught.value.segment))
+    assert session.run_segment(segment(shell("echo again")))["ok"]
+    with pytest.raises(AgentDied, match="was cut off"):
+        session.attach(str(caught.value.segment), 0)
 
 
 def logins(rig: Rig) -> list[int]:

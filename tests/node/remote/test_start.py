@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import Unreachable
+from opsctl.errors import NoPython, Unreachable
 from opsctl.remote import link
 from opsctl.remote.bootstrap import PYTHONS, start_command
+from opsctl.remote.transport import run
 from tests.node.remote.conftest import MakeRig, segment, shell
 
 
@@ -79,8 +80,9 @@ def test_no_python(make_rig: MakeRig, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("opsctl.remote.session.bootstrap.PYTHONS", ("python3", "/nowhere/python3"))
     tool(tmp_path / "bin" / "sh", "#!/bin/sh\nexit 1\n")
     session = make_rig(env={"PATH": f"{tmp_path}/empty"}).session()
-    with pytest.raises(Unreachable) as caught:
+    with pytest.raises(NoPython) as caught:
         session.run_segment(segment(shell("true")))
+    assert run(session.transport, "echo still here").stdout == b"still here\n"  # for the `raw` that installs one
     assert caught.value.what.startswith("no usable Python on ")
     assert "raw: apt-get install -y python3" in str(caught.value.hint)
     assert "/nowhere/python3" in str(caught.value.cause)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shutil
 import socket
-import stat
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -215,25 +216,32 @@ def test_m12_standard_input_is_left_alone(rig: Rig, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("password", [None, "correct horse"])
-def test_m13_sudo_gets_one_password_or_none(make_rig: MakeRig, tmp_path: Path, password: str | None) -> None:
+def test_m13_sudo_gets_one_password_or_none(
+    account: tuple[str, str], make_rig: MakeRig, password: str | None
+) -> None:
     """`sudo -n` first; `-S` once, and only with a password that exists: the word None is never sent."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    record = tmp_path / "record"
-    fake = tools / "sudo"
-    fake.write_text(
-        f"#!/bin/sh\nfor a; do case $a in -n|-S|-k|-p) printf '%s\\n' \"$a\";; esac; done >> {record}\n"
-        f'case " $* " in *" -S "*) head -n 1 >> {record};; esac\n'
-        "echo 'sudo: a password is required' >&2\nexit 1\n"
-    )
-    fake.chmod(fake.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
-    rig = make_rig(env={"PATH": f"{tools}:/usr/local/bin:/usr/bin:/bin"})
-    events: list[dict[str, Any]] = []
-    extra = {} if password is None else {"become_password": password}
-    done = rig.session().run_segment(segment(shell("id", become="nobody"), **extra), on_event=events.append)
-    assert not done["ok"]
-    words = record.read_text().split("\n")
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        place = Path(directory)
+        place.chmod(0o777)  # an ordinary user logs in: root needs no sudo
+        record = place / "record"
+        fake = place / "sudo"
+        fake.write_text(
+            f"#!/bin/sh\nfor a; do case $a in -n|-S|-k|-p) printf '%s\\n' \"$a\";; esac; done >> {record}\n"
+            f'case " $* " in *" -S "*) head -n 1 >> {record};; esac\n'
+            "echo 'sudo: a password is required' >&2\nexit 1\n"
+        )
+        fake.chmod(0o755)
+        env = {"PATH": f"{place}:/usr/local/bin:/usr/bin:/bin", "OPSCTL_NODE_STATE_DIR": f"{place}/state"}
+        rig = make_rig(env={**env, "HOME": str(place)}, config=[f"AuthorizedKeysFile {place}/keys"])
+        shutil.copy(rig.server.authorized_keys, place / "keys")
+        (place / "keys").chmod(0o644)
+        extra = {} if password is None else {"become_password": password}
+        session = rig.session(rig.target(user=account[0]))
+        done = session.run_segment(segment(shell("id", become="nobody"), **extra))
+        assert not done["ok"]
+        session.close()
+        words = record.read_text().split("\n")
     assert words[0] == "-n"
     assert words.count("-S") == (0 if password is None else 1)
     assert (password in words) == (password is not None)
-    assert not re.search(r"\bNone\b", record.read_text())
+    assert not re.search(r"\bNone\b", "\n".join(words))
