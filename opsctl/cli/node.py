@@ -1,8 +1,9 @@
-"""`opsctl node clean [HOST ...]`."""
+"""`opsctl node clean | unlock | handlers HOST ...`: what opsctl keeps on nodes."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ from ._options import Common, common, complete_hosts
 @click.group("node", short_help="Clean what opsctl keeps on nodes", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> int:
-    """What opsctl keeps on nodes: its agent's cache, and the state of runs."""
+    """What opsctl keeps on nodes: its agent's cache, the state of runs, the lock, handlers that are owed."""
     if ctx.invoked_subcommand is None:
         raise UsageError("`opsctl node` needs a command", hint="`opsctl node clean HOST` is one")
     return 0
@@ -26,18 +27,60 @@ def command(ctx: click.Context) -> int:
 @common()
 def clean(shared: Common, hosts: tuple[str, ...], yes: bool) -> int:
     """Remove from hosts what opsctl keeps there. What a running deploy needs stays."""
+    question = "Remove opsctl's cache and the state of finished runs from {hosts}?"
+    return _ask_nodes(shared, hosts, "clean", {}, _cleaned, question=None if yes else question)
+
+
+@command.command("unlock", short_help="Show who holds a node's lock, and stop that run")
+@click.argument("hosts", metavar="HOST ...", nargs=-1, required=True, shell_complete=complete_hosts)
+@click.option("--show", is_flag=True, help="Only say who holds it.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@common()
+def unlock(shared: Common, hosts: tuple[str, ...], show: bool, yes: bool) -> int:
+    """Stop the run that holds a node, with the task that runs, and so free the node's lock."""
+    if show:
+        return _ask_nodes(shared, hosts, "lock", {}, _held)
+    question = "Stop the runs that hold {hosts}?"
+    return _ask_nodes(shared, hosts, "lock", {"stop": _me()}, _unlocked, question=None if yes else question)
+
+
+@command.command("handlers", short_help="Show handlers that failed runs still owe")
+@click.argument("hosts", metavar="HOST ...", nargs=-1, required=True, shell_complete=complete_hosts)
+@click.option("--clear", is_flag=True, help="Forget them: they will not run.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@common()
+def handlers(shared: Common, hosts: tuple[str, ...], clear: bool, yes: bool) -> int:
+    """Show the handlers that were notified by runs which failed before they ran.
+
+    The next run of the same project runs them.
+    """
+    question = "Forget the handlers that are owed on {hosts}?" if clear and not yes else None
+    return _ask_nodes(shared, hosts, "handlers", {"clear": clear}, _owed, question=question)
+
+
+def _ask_nodes(
+    shared: Common,
+    hosts: tuple[str, ...],
+    op: str,
+    args: Mapping[str, Any],
+    lines: Callable[[dict[str, Any]], Iterator[str]],
+    *,
+    question: str | None = None,
+) -> int:
+    """One call on every host; ``question`` is asked before."""
     from ..ui.text import clean, plural
     from . import _app
     from ._nodes import Nodes, tell
 
     inventory = _app.load_inventory(shared)
     names = _app.some_hosts(inventory, hosts, shared.limit)
-    _app.confirm(f"Remove opsctl's cache and the state of finished runs from {plural(len(names), 'host')}?", yes=yes)
+    if question is not None:
+        _app.confirm(question.format(hosts=plural(len(names), "host")), yes=False)
     nodes = Nodes(inventory, shared)
 
-    def remove(name: str) -> dict[str, Any]:
+    def work(name: str) -> dict[str, Any]:
         with nodes.session(name) as session:
-            return dict(session.call("clean"))
+            return dict(session.call(op, args))
 
     def show(name: str, found: dict[str, Any] | OpsError) -> None:
         if isinstance(found, OpsError):
@@ -47,10 +90,50 @@ def clean(shared: Common, hosts: tuple[str, ...], yes: bool) -> int:
 
             sys.stdout.write(dumps({"host": name, **found}) + "\n")
         else:
-            for path in found.get("removed", ()):
-                sys.stdout.write(f"{clean(name)}  removed {clean(path)}\n")
-            for run in found.get("running", ()):
-                sys.stdout.write(f"{clean(name)}  kept run {clean(run)}, which goes on\n")
+            sys.stdout.write("".join(f"{clean(name)}  {clean(line)}\n" for line in lines(found)))
         sys.stdout.flush()
 
-    return nodes.each(names, remove, show)
+    return nodes.each(names, work, show)
+
+
+def _cleaned(found: dict[str, Any]) -> Iterator[str]:
+    yield from (f"removed {path}" for path in found.get("removed", ()))
+    yield from (f"kept run {run}, which goes on" for run in found.get("running", ()))
+
+
+def _held(found: dict[str, Any]) -> Iterator[str]:
+    holder = found.get("holder")
+    yield f"held by {_holder(holder)}" if holder else "free"
+
+
+def _unlocked(found: dict[str, Any]) -> Iterator[str]:
+    holder = found.get("holder")
+    if not holder:
+        yield "free already"
+    elif holder.get("stopping"):
+        yield f"is stopping: {_holder(holder)}"
+    else:
+        yield f"does not stop for you (only for root and its own user): {_holder(holder)}"
+
+
+def _holder(holder: Mapping[str, Any]) -> str:
+    return f"run {holder.get('run')} of {holder.get('who', 'somebody')}: {holder.get('why', 'no reason given')}"
+
+
+def _owed(found: dict[str, Any]) -> Iterator[str]:
+    owed = found.get("owed") or {}
+    if not any(owed.values()):
+        yield "no handler is owed"
+    for project, names in owed.items():
+        for name, debt in names.items():
+            yield f"{project}: `{name}`, pending since run {debt.get('run')}"
+
+
+def _me() -> str:
+    import getpass
+    import socket
+
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):
+        return "somebody"

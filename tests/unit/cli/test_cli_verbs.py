@@ -303,3 +303,50 @@ def test_a_deploy_that_is_left_is_resumed(project: Path, capsys: pytest.CaptureF
     assert "has come to its end" in capsys.readouterr().err
     assert main(["deploy", "--resume"]) == 2
     assert "no run is left to resume" in capsys.readouterr().err
+
+
+def test_a_held_node_is_shown_and_freed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """unlock shows who holds a node, asks before it stops that run, and then the node is free."""
+    (project / "slow.yml").write_text("- hosts: gpu\n  tasks:\n    - {name: slow, command: sleep 300}\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "opsctl.cli", "deploy", "slow.yml", "--json"],
+        stdout=subprocess.PIPE,
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": ROOT},
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        event = json.loads(line)
+        if event["event"] == "task_started":
+            break
+    capsys.readouterr()
+    assert main(["node", "unlock", "--show", "localhost"]) == 0
+    assert f"localhost  held by run {event['run']} of " in capsys.readouterr().out
+    assert main(["deploy", "slow.yml"]) == 5
+    assert "`opsctl node unlock localhost` stops it" in capsys.readouterr().err
+    assert main(["node", "unlock", "localhost"]) == 2
+    assert "Nobody can be asked here" in capsys.readouterr().err
+    assert main(["node", "unlock", "localhost", "--yes"]) == 0
+    assert f"is stopping: run {event['run']}" in capsys.readouterr().out
+    last = json.loads(process.communicate(timeout=120)[0].splitlines()[-1])
+    assert (last["event"], last["exit"]) == ("run_finished", 130)
+    assert main(["node", "unlock", "--show", "localhost"]) == 0
+    assert capsys.readouterr().out == "localhost  free\n"
+
+
+def test_handlers_that_are_owed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """handlers lists what failed runs owe, and forgets it only when allowed."""
+    (project / "fails.yml").write_text(
+        "- hosts: gpu\n  tasks:\n    - {name: change, command: 'true', notify: h}\n"
+        "    - {name: fail, command: 'false'}\n"
+        "  handlers:\n    - {name: h, debug: {msg: x}}\n"
+    )
+    assert main(["deploy", "fails.yml", "-q"]) == 1
+    capsys.readouterr()
+    assert main(["node", "handlers", "localhost"]) == 0
+    assert "fails.yml: `h`, pending since run " in capsys.readouterr().out
+    assert main(["node", "handlers", "localhost", "--clear"]) == 2
+    assert main(["node", "handlers", "localhost", "--clear", "--yes"]) == 0
+    capsys.readouterr()
+    assert main(["node", "handlers", "localhost"]) == 0
+    assert capsys.readouterr().out == "localhost  no handler is owed\n"
