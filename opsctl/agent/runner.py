@@ -226,7 +226,7 @@ class Runner:
         result = final.get("result")
         name = task.get("register")
         if outcome == "unknown":
-            self.pending.append((self._label(task), (), True))
+            self.pending.append((self._label(task), *final.pop("touched", ((), True))))
             if name:
                 self.set[name] = Unknown(self._label(task))
         elif name and result is not None:
@@ -401,7 +401,8 @@ class Runner:
             if cure:
                 return {"outcome": "unknown", "reason": "depends on %s" % cure}
         if done.get("depends"):
-            return {"outcome": "unknown", "reason": "depends on %s" % done["depends"]}
+            touched = [tuple(pair) for pair in done["writes"]], bool(done["opaque"])
+            return {"outcome": "unknown", "reason": "depends on %s" % done["depends"], "touched": touched}
         if done.get("interrupted"):
             return {"outcome": "unknown", "reason": "interrupted: %s" % done.get("msg"), "interrupted": True}
         learned = result.get("ansible_facts") if task["kind"] in ("set_fact", "setup") else None
@@ -411,7 +412,10 @@ class Runner:
             result["msg"] = done["msg"]
         final: Result = {"result": result, "diff": done.get("diff"), "note": done.get("note"), "learned": learned}
         if done.get("pending"):
-            unmet = [need for need in done.get("needs") or () if not self._cure([need])]
+            unmet = [need for need in done.get("needs") or () if not self._cure([need], sure=True)]
+            cure = self._cure(unmet) if unmet else None
+            if cure:
+                return {"outcome": "unknown", "reason": "depends on %s" % cure}
             if unmet:
                 return {"outcome": "failed", "result": {**result, "failed": True}, "error": {"what": done.get("unmet") or "something it needs is missing"}}
             self.pending.append((self._label(task), [tuple(pair) for pair in done.get("writes") or ()], bool(done.get("opaque"))))
@@ -433,10 +437,11 @@ class Runner:
             final["error"] = failure("", done) if done.get("failed") else {"what": "the `failed_when` condition holds"}
         return final
 
-    def _cure(self, needs: Sequence[Sequence[str]]) -> Optional[str]:
-        """The pending change (check mode) which could make true what was missing."""
+    def _cure(self, needs: Sequence[Sequence[str]], sure: bool = False) -> Optional[str]:
+        """The pending change (check mode) which could make true what was missing; ``sure``: not one that may be any."""
         for label, writes, opaque in self.pending:
-            if opaque or any(covers(write, (need[0], need[1])) for write in writes for need in needs):
+            known = [write for write in writes if not sure or write[0] != "any"]
+            if (opaque and not sure) or any(covers(write, (need[0], need[1])) for write in known for need in needs):
                 return label
         return None
 

@@ -160,7 +160,8 @@ class Worker:
         )
         for label, writes in pending:
             if affected(kind.watches(args), [tuple(pair) for pair in writes]):
-                return {"depends": label, "result": {}}
+                touched = [] if kind.pure else [("path" if what == "tree" else what, it) for what, it in kind.watches(args)]
+                return {"depends": label, "writes": touched, "opaque": kind.opaque, "result": {}}
         seen = kind.probe(args, node)
         change = kind.decide(args, seen)
         if change is None:
