@@ -62,6 +62,8 @@ class PlayRun:
         run, play = self.owner, self.play
         shown = {"index": play.index, "name": None if play.name is None else str(play.name)}
         run.bus.emit("play_started", play=shown, hosts=self.hosts)
+        if not run.hosts[play.index]:
+            run.bus.emit("warning", message=self._nobody())
         for task in (*walk(play.nodes), *play.handlers):
             run.tasks[task.id] = task
         for index, hosts in enumerate(self.batches):
@@ -71,6 +73,18 @@ class PlayRun:
             if run.stopped is not None or run.left or self._too_many(hosts):
                 break
         run.bus.emit("play_finished", play=shown)
+
+    def _nobody(self) -> str:
+        """Why the play has no hosts."""
+        from .config.patterns import unmatched
+
+        play, run = self.play, self.owner
+        parts = unmatched(run.inventory, play.hosts) if isinstance(play.hosts, (str, list)) else []
+        named = ", ".join(f"`{part}`" + (f" (did you mean `{near}`?)" if near else "") for part, near in parts)
+        where = f"{play.span.file}:{play.span.line}"
+        if named:
+            return f"the play at {where} runs nowhere: no host or group is called {named}"
+        return f"the play at {where} runs nowhere: no host is left of `{play.hosts}`" + (" after --limit" if run.options.limit else "")
 
     def _plan_late(self, host: str, index: int) -> None:
         """Plan a host when its turn comes; what is wrong then is that host's failure."""
