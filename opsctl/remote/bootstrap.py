@@ -24,7 +24,7 @@ PYTHONS = (
     "python3", "/usr/bin/python3", "/usr/local/bin/python3",
     "python3.13", "python3.12", "python3.11", "python3.10", "python3.9", "python3.8",
     "/usr/libexec/platform-python", "/opt/conda/bin/python3", "/opt/python/bin/python3",
-    "/opt/venv/bin/python3", "/opt/bin/python3", "/root/miniconda3/bin/python3", "python",
+    "/opt/venv/bin/python3", "/opt/bin/python3", "~/miniconda3/bin/python3", "python",
 )  # fmt: skip
 
 #: Exit status of the start command when no Python worked; before it, `no_python` is printed.

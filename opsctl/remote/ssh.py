@@ -108,6 +108,7 @@ class SshTransport:
         self._settings: Settings | None = None
         self._login: Login | None = None
         self._host_key: str | None = None
+        self._unwanted = False
 
     @property
     def target(self) -> Target:
@@ -156,6 +157,7 @@ class SshTransport:
         with self._lock:
             if self._connected():
                 return
+            self._unwanted = False
             give_up = time.monotonic() + BUSY_FOR
             attempt = 0
             kinds: list[str] = []
@@ -163,6 +165,9 @@ class SshTransport:
             while True:
                 try:
                     self._connect_once(kinds, tried)
+                    if self._unwanted:
+                        self.close()
+                        raise self._broken(ConnectionError("it was closed while it was being opened"))
                     return
                 except OtherTypesKnown as exc:  # ends: each time one type more has been tried
                     kinds = list(exc.kinds)
@@ -170,7 +175,7 @@ class SshTransport:
                 except _Busy as exc:
                     wait = dial.backoff(attempt, base=0.2, most=4.0)
                     attempt += 1
-                    if time.monotonic() + wait > give_up:
+                    if self._unwanted or time.monotonic() + wait > give_up:
                         raise self._broken(exc, busy=True) from exc
                     time.sleep(wait)
 
@@ -330,11 +335,16 @@ class SshTransport:
         return self._fabric
 
     def close(self) -> None:
-        """Close the connection."""
-        with self._lock:
+        """Close the connection. One that is being opened just now closes itself as soon as it is open."""
+        self._unwanted = True
+        if not self._lock.acquire(timeout=0.5):
+            return
+        try:
             dialing, self._dialing = self._dialing, None
             client, self._client = self._client, None
             self._fabric = None
+        finally:
+            self._lock.release()
         if dialing is not None:
             dialing.cancel()
         if client is not None:

@@ -6,6 +6,7 @@ import itertools
 import os
 import secrets
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -107,7 +108,10 @@ def account() -> Iterator[tuple[str, str]]:
         subprocess.run(["chpasswd"], input=f"{name}:{password}\n", text=True, check=True)
         yield name, password
     finally:
-        subprocess.run(["userdel", name], check=True)
+        # Its login ends with the connection, but not at once; userdel refuses (8) as long as a process is left.
+        end = time.monotonic() + 30
+        while subprocess.run(["userdel", name], capture_output=True).returncode == 8 and time.monotonic() < end:
+            time.sleep(0.1)
 
 
 def segment(*tasks: dict[str, Any], **fields: Any) -> dict[str, Any]:

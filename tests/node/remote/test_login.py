@@ -7,6 +7,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -291,3 +293,27 @@ def test_compression(rig: Rig) -> None:
     transport.connect()
     assert run(transport, "head -c 1000000 /dev/zero").stdout == bytes(1_000_000)
     assert transport.fabric().transport.local_compression == "zlib@openssh.com"
+
+
+def test_closing_what_is_being_opened(rig: Rig) -> None:
+    """`close` does not wait for a connection that hangs, and that connection does not stay open."""
+    os.kill(rig.server.pid, signal.SIGSTOP)
+    transport = rig.transport(connector=Connector(connect_timeout=20))
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            transport.connect()
+        except Unreachable as exc:
+            errors.append(exc)
+
+    thread = threading.Thread(target=work)
+    try:
+        thread.start()
+        time.sleep(0.2)
+        transport.close()
+        assert thread.is_alive()  # it has not been waited for
+    finally:
+        os.kill(rig.server.pid, signal.SIGCONT)
+    thread.join(60)
+    assert len(errors) == 1 and "closed while it was being opened" in str(errors[0].cause)  # type: ignore[attr-defined]
