@@ -54,14 +54,15 @@ def load_inventory(common: Common, playbook_dir: str | None = None) -> Inventory
     return load_inventory(default_sources(common.inventory, os.environ), playbook_dir=playbook_dir)
 
 
-def load_playbook(path: str, common: Common, early: Early | None = None) -> Playbook:
+def load_playbook(path: str, common: Common, inventory: Inventory, early: Early | None = None) -> Playbook:
     """The playbook at ``path``; ``early`` has read its text already."""
     from ..config.playbook import load_playbook
+    from ..config.vars import common_vars
 
-    extra = extra_vars(common)
-    if early is None:
-        return load_playbook(path, static_vars=extra)
-    return load_playbook(path, static_vars=extra, document=early.document)
+    known: dict[str, Any] = {"static_vars": extra_vars(common), "inventory_vars": lambda: common_vars(inventory)}
+    if early is not None:
+        known["document"] = early.document
+    return load_playbook(path, **known)
 
 
 def must_exist(path: str) -> None:

@@ -108,7 +108,7 @@ def go_on(
     _app.must_exist(path)
     given = _app.passwords(shared)
     inventory = _app.load_inventory(shared, os.path.dirname(path))
-    loaded = _app.load_playbook(path, shared)
+    loaded = _app.load_playbook(path, shared, inventory)
     return _app.deploy(loaded, inventory, _app.deploy_options(shared, flags, given), shared, resumed=record)
 
 
@@ -136,7 +136,8 @@ def run(
     if list_hosts or list_tasks or list_tags:
         from ._lists import show
 
-        playbook, inventory = _app.load_playbook(path, shared), _app.load_inventory(shared, folder)
+        inventory = _app.load_inventory(shared, folder)
+        playbook = _app.load_playbook(path, shared, inventory)
         options = _app.deploy_options(shared, flags, _app.Passwords())
         show(playbook, inventory, options, as_json=shared.json, hosts=list_hosts, tasks=list_tasks, tags=list_tags)
         return 0
@@ -146,7 +147,7 @@ def run(
     inventory = _app.load_inventory(shared, folder)
     early = _app.connect_early(path, inventory, shared, given)
     try:
-        playbook = _app.load_playbook(path, shared, early)
+        playbook = _app.load_playbook(path, shared, inventory, early)
         options = _app.deploy_options(shared, flags, given)
         if check or not confirm:
             return _app.deploy(playbook, inventory, options, shared, early.sessions)
