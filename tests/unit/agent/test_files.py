@@ -355,13 +355,14 @@ def test_a_full_file_system_is_named_and_nothing_is_left(tmp_path: Path) -> None
     assert "df -h" in done.stdout and done.stdout.rstrip().endswith("[]")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_forbidden_directory_says_who_was_refused(tmp_path: Path) -> None:
-    (tmp_path / "d").mkdir(mode=0o500)
-    with pytest.raises(Fail, match="cannot write") as failed:
-        run("copy", {"dest": f"{tmp_path}/d/x", "content": "a"})
-    assert "permission denied for the user" in failed.value.cause
-    assert "become" in failed.value.hint
+def test_a_forbidden_directory_says_who_was_refused_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    failed = files.os_fail(PermissionError(13, "Permission denied"), "write", "/srv/x")
+    assert failed.msg == "cannot write /srv/x"
+    assert failed.cause == f"permission denied for the user {files.user_name(65534)}"
+    assert "become: true" in failed.hint
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert "lsattr" in files.os_fail(PermissionError(1, "Not permitted"), "write", "/srv/x").hint
 
 
 # stat
