@@ -369,8 +369,11 @@ class Lock:
             raise PatchFsError(
                 "locked", "another opsctl is patching this environment", owner or None, "wait for it, then run again"
             ) from None
-        os.ftruncate(self.fd, 0)
-        os.pwrite(self.fd, ("process %d since %s" % (os.getpid(), time.strftime("%H:%M:%S"))).encode(), 0)
+        try:
+            os.ftruncate(self.fd, 0)
+            os.pwrite(self.fd, ("process %d since %s" % (os.getpid(), time.strftime("%H:%M:%S"))).encode(), 0)
+        except OSError:
+            pass  # who holds it is only for the message of others
         return self
 
     def __exit__(self, *exc: object) -> None:

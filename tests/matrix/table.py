@@ -10,9 +10,11 @@ from opsctl.patching.site import LocalSite
 
 from . import releases, wheels
 
+DOC = Path(__file__).parents[2] / "docs" / "patch-matrix.md"
+
 HEAD = """# Which releases need which patch set
 
-Written by `OPSCTL_WRITE_DOCS=1 ./scripts/test matrix` from the wheels on the package index; do not edit. Each cell is
+Written by `python -m tests.matrix.table` from the wheels on the package index; do not edit. Each cell is
 what `opsctl patch-vllm status` says of the pristine release: **applies** (clean: apply makes it true), `upstreamed`
 (already true, nothing to do), `-` (not applicable: the release lacks what the set is for). Each cell that applies was
 applied, applied again (no byte changed) and reverted (the wheel's bytes again).
@@ -46,3 +48,10 @@ def _cell(patch_set: PatchSet, root: Path) -> tuple[str, int]:
     files = {item.file for item in report.patches if item.state == "clean"} if report.state == "clean" else set()
     word = releases.STATES[report.state]
     return (f"**{word}**" if report.state == "clean" else word), len(files)
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as scratch:
+        DOC.write_text(render(Path(scratch)), encoding="utf-8")

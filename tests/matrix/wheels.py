@@ -16,17 +16,20 @@ from typing import Any
 from zipfile import ZipFile
 
 
-def cache_root() -> Path:
-    """Where read files are kept between runs."""
+def _cache_root() -> Path:
     named = os.environ.get("OPSCTL_WHEEL_CACHE")
     if named:
         return Path(named)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "opsctl-wheels"
 
 
+#: Where read files are kept between runs. Found when this is imported: a test has another home.
+CACHE = _cache_root()
+
+
 def wheel_file(package: str, version: str, path: str) -> bytes | None:
     """The bytes of ``path`` in the wheel of ``package`` ``version``; None when the wheel has no such file."""
-    kept = cache_root() / f"{package}-{version}" / path
+    kept = CACHE / f"{package}-{version}" / path
     absent = kept.with_name(kept.name + ".absent")
     if kept.is_file():
         return kept.read_bytes()
