@@ -10,7 +10,7 @@ from __future__ import annotations
 import getpass
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .agent.expr import Unknown
@@ -210,8 +210,10 @@ class HostRun:
         if not done.get("ok"):
             self.state.failed = True
         if done.get("pending_handlers"):
-            names = [str(self.run.tasks[one].name) if one in self.run.tasks else one for one in done["pending_handlers"]]
-            self.run.bus.emit("handlers_pending", host=self.host, handlers=names)
+            self.run.bus.emit("handlers_pending", host=self.host, handlers=self._handler_names(done["pending_handlers"]))
+
+    def _handler_names(self, ids: Sequence[str]) -> list[str]:
+        return [str(self.run.tasks[one].name) if one in self.run.tasks else one for one in dict.fromkeys(ids)]
 
     def _locked(self, holder: Mapping[str, Any]) -> LockHeld:
         since = holder.get("since")
@@ -291,6 +293,8 @@ class HostRun:
             "handler": bool(body.get("handler")),
         }
         out.update({key: body[key] for key in ("result", "items", "diff", "reason") if body.get(key) is not None})
+        if body.get("notified"):
+            out["notified"] = self._handler_names(body["notified"])
         if outcome in ("failed", "rescued", "ignored"):
             out["error"] = task_error(body)
         if task is not None and task.no_log is not False:

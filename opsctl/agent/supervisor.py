@@ -95,6 +95,9 @@ class Supervisor:
             if self._finished and not over_at:
                 over_at = now
                 self.workers.close()
+            if over_at and self.lock is not None and not (self.segment.get("more") and self._client is not None):
+                # Nothing more is done here: whoever reads the rest later does not need the node for itself.
+                self.lock.release()
             if self._acked or (over_at and now - over_at > LINGER):
                 break
             self._step(listener)

@@ -148,7 +148,10 @@ class Session:
         self._transport.close()
 
     def cancel(self, why: str) -> None:
-        """Stop the running segment: the task that runs, with all its processes. Also when the link is down just now."""
+        """Stop the running segment (or the next, if none runs yet): its task, with all its processes.
+
+        It holds for the rest of the session, also when the link is down just now.
+        """
         self._cancelled = why
         link = self._link
         if link is not None:
@@ -232,7 +235,6 @@ class Session:
     def _follow(self, following: _Following, *, attach: bool) -> Body:
         with self._reading:
             self._following = following
-            self._cancelled = None
             try:
                 if self._link is None:
                     self.open()
