@@ -270,7 +270,7 @@ class Link:
         """Close the channel; ``goodbye`` tells the agent first."""
         if goodbye:
             self.send({"t": "bye"})
-            self.sender.flush(1.0)
+            self.sender.flush(3.0)
         self.sender.close()
         self._channel.close()
 
