@@ -106,6 +106,7 @@ class MockTransport:
         self.channels: list[MockChannel] = []
         self.errors: list[BaseException] = []
         self.connects = 0
+        self._threads: list[threading.Thread] = []
 
     def start_connect(self) -> None:
         pass
@@ -124,8 +125,15 @@ class MockTransport:
             except BaseException as exc:
                 self.errors.append(exc)
 
-        threading.Thread(target=play, daemon=True).start()
+        thread = threading.Thread(target=play, daemon=True)
+        self._threads.append(thread)
+        thread.start()
         return channel
+
+    def wait(self) -> None:
+        """Wait until every played node has ended."""
+        for thread in self._threads:
+            thread.join(20)
 
     def close(self) -> None:
         for channel in self.channels:

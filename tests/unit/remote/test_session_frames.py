@@ -41,6 +41,7 @@ def opened(*handlers: Any, **options: Any) -> tuple[Session, MockTransport]:
 def finish(found: Session, transport: MockTransport) -> None:
     """Close, and show what went wrong on the node's side."""
     found.close()
+    transport.wait()
     assert not [error for error in transport.errors if not isinstance(error, EOFError)]
 
 
@@ -58,7 +59,7 @@ def test_the_segment_is_sent_before_the_agent_speaks() -> None:
 
     found, _transport = opened(node)
     assert found.run_segment(SEGMENT) == DONE
-    found.close()
+    finish(found, transport)
     assert heard[0] == ("submit", SEGMENT)
     assert heard[1] == {"t": "ack", "seq": 1}
 
