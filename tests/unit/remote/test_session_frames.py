@@ -57,7 +57,7 @@ def test_the_segment_is_sent_before_the_agent_speaks() -> None:
         channel.event(1, **DONE)
         heard.append(channel.hear()[0])
 
-    found, _transport = opened(node)
+    found, transport = opened(node)
     assert found.run_segment(SEGMENT) == DONE
     finish(found, transport)
     assert heard[0] == ("submit", SEGMENT)
