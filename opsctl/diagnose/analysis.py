@@ -15,6 +15,8 @@ from opsctl.diagnose.records import Record
 from opsctl.diagnose.signatures import Signature
 from opsctl.diagnose.tracebacks import QUIET, Trace
 
+#: A server whose end was reported may print some lines that look like work; after so many lines they are work.
+AFTERLIFE = 200
 _MAX_GROUPS = 256
 _MAX_FAULTS = 64
 _ARGS = ("non-default args:", "args: Namespace(", "server_args=ServerArgs(")
@@ -270,8 +272,7 @@ class Analysis:
 
     def _well(self, record: Record, *, strong: bool) -> None:
         """The server answers or works: what was open before is past, unless its death was reported meanwhile."""
-        dying = self.death is not None or any(h.signature.severity == "fatal" for h in self.symptoms.values())
-        if dying and not strong:
+        if self.dying and not strong and record.line <= self.trouble_line + AFTERLIFE:
             return
         for name, hit in self.causes.items():
             if len(self.recovered) < _MAX_GROUPS:
@@ -296,6 +297,17 @@ class Analysis:
         self.reached.clear()
         self.ready = False
         self.stop_at = None
+
+    @property
+    def dying(self) -> bool:
+        """Whether an end or a fatal consequence was reported since the last sign of life."""
+        return self.death is not None or any(h.signature.severity == "fatal" for h in self.symptoms.values())
+
+    @property
+    def trouble_line(self) -> int:
+        """The last line that reported an end or a fatal consequence."""
+        lines = [h.last for h in self.symptoms.values() if h.signature.severity == "fatal"]
+        return max([*lines, self.death.record.line if self.death else 0])
 
     @property
     def troubled(self) -> bool:

@@ -92,7 +92,8 @@ def _site(site: Mapping[str, Any], style: Style) -> Iterator[str]:
     word = "when"
     for condition in site["conditions"]:
         text = clean(condition["text"])
-        yield f"  {word:<6} {text if condition['holds'] else 'not (' + text + ')'}  {style.dim('line ' + str(condition['line']))}"
+        asked = text if condition["holds"] else f"not ({text})"
+        yield f"  {word:<6} {asked}  {style.dim('line ' + str(condition['line']))}"
         word = "and"
 
 
@@ -109,7 +110,8 @@ def _interface(cls: Mapping[str, Any], style: Style) -> Iterator[str]:
     kind = "protocol" if cls["protocol"] else "class"
     yield f"`{cls['name']}` ({kind}) at {style.cyan(cls['file'] + ':' + str(cls['line']))} asks for"
     for member in cls["members"]:
-        yield f"  {member['kind']:<9} {member['name']}  {style.dim('of ' + member['of'] + ', line ' + str(member['line']))}"
+        origin = style.dim(f"of {member['of']}, line {member['line']}")
+        yield f"  {member['kind']:<9} {member['name']}  {origin}"
     direct = [item for item in cls["implementers"] if item["direct"]]
     inherited = [item for item in cls["implementers"] if not item["direct"]]
     yield f"  have it ({len(direct)} themselves, {len(inherited)} by inheritance):"

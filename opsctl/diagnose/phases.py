@@ -22,15 +22,102 @@ ORDER = (
 #: (phase, texts that show that this phase was reached)
 MARKERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("import", ("Automatically detected platform", "No platform detected", "Available plugins for group vllm")),
-    ("config", ("non-default args:", "args: Namespace(", "server_args=ServerArgs(", "Resolved architecture:", "This model supports multiple tasks", "Using max model len", "Chunked prefill is enabled")),
-    ("startup", ("Initializing a V1 LLM engine", "Initializing an LLM engine", "Initializing a V0 LLM engine", "Started engine process", "Waiting for engine core", "Using V2 Model Runner")),
-    ("distributed-init", ("distributed_init_method=", "vLLM is using nccl==", "Found nccl from library", "Init torch distributed begin", "in world size", "sglang is using nccl==", "Custom allreduce is disabled")),
-    ("load", ("Starting to load model", "Loading model from scratch", "Loading safetensors checkpoint shards", "Multi-thread loading shards", "Load weight begin", "Loading pt checkpoint shards", "Loading drafter model", "Init torch distributed ends", "Using Eagle3 auxiliary layers", "Loading weights took")),
+    (
+        "config",
+        (
+            "non-default args:",
+            "args: Namespace(",
+            "server_args=ServerArgs(",
+            "Resolved architecture:",
+            "This model supports multiple tasks",
+            "Using max model len",
+            "Chunked prefill is enabled",
+        ),
+    ),
+    (
+        "startup",
+        (
+            "Initializing a V1 LLM engine",
+            "Initializing an LLM engine",
+            "Initializing a V0 LLM engine",
+            "Started engine process",
+            "Waiting for engine core",
+            "Using V2 Model Runner",
+        ),
+    ),
+    (
+        "distributed-init",
+        (
+            "distributed_init_method=",
+            "vLLM is using nccl==",
+            "Found nccl from library",
+            "Init torch distributed begin",
+            "in world size",
+            "sglang is using nccl==",
+            "Custom allreduce is disabled",
+        ),
+    ),
+    (
+        "load",
+        (
+            "Starting to load model",
+            "Loading model from scratch",
+            "Loading safetensors checkpoint shards",
+            "Multi-thread loading shards",
+            "Load weight begin",
+            "Loading pt checkpoint shards",
+            "Loading drafter model",
+            "Init torch distributed ends",
+            "Using Eagle3 auxiliary layers",
+            "Loading weights took",
+        ),
+    ),
     ("loaded", ("Model loading took", "Loading model weights took", "Load weight end")),
-    ("compile", ("for vLLM's torch.compile", "Dynamo bytecode transform time", "Compiling a graph for", "torch.compile takes", "torch.compile took")),
-    ("memory-profile", ("Memory profiling", "Available KV cache memory", "GPU KV cache size", "# GPU blocks:", "KV Cache is allocated", "Memory pool end", "Initial profiling/warmup run took", "CPU KV cache size", "Maximum concurrency for")),
-    ("warmup", ("Capturing CUDA graphs", "Capturing CUDA graph shapes", "Capture cuda graph begin", "Capturing batches", "Capturing cudagraphs", "Graph capturing finished", "Capture cuda graph end", "init engine (profile", "Starting vLLM server on", "Starting vLLM API server", "DeepGEMM warmup", "Warming up model", "JIT kernel warmup", "Started server process", "Waiting for application startup")),
-)  # fmt: skip
+    (
+        "compile",
+        (
+            "for vLLM's torch.compile",
+            "Dynamo bytecode transform time",
+            "Compiling a graph for",
+            "torch.compile takes",
+            "torch.compile took",
+        ),
+    ),
+    (
+        "memory-profile",
+        (
+            "Memory profiling",
+            "Available KV cache memory",
+            "GPU KV cache size",
+            "# GPU blocks:",
+            "KV Cache is allocated",
+            "Memory pool end",
+            "Initial profiling/warmup run took",
+            "CPU KV cache size",
+            "Maximum concurrency for",
+        ),
+    ),
+    (
+        "warmup",
+        (
+            "Capturing CUDA graphs",
+            "Capturing CUDA graph shapes",
+            "Capture cuda graph begin",
+            "Capturing batches",
+            "Capturing cudagraphs",
+            "Graph capturing finished",
+            "Capture cuda graph end",
+            "init engine (profile",
+            "Starting vLLM server on",
+            "Starting vLLM API server",
+            "DeepGEMM warmup",
+            "Warming up model",
+            "JIT kernel warmup",
+            "Started server process",
+            "Waiting for application startup",
+        ),
+    ),
+)
 
 #: The server answers from here on.
 READY = (
@@ -42,13 +129,39 @@ READY = (
 )
 
 #: The server works: tokens flow or requests are answered.
-ACTIVE = ("Avg prompt throughput:", "Decode batch", "Prefill batch", '/completions HTTP/1.1" 200', '/generate HTTP/1.1" 200', '/embeddings HTTP/1.1" 200', '/messages HTTP/1.1" 200', '/responses HTTP/1.1" 200')  # fmt: skip
+ACTIVE = (
+    "Avg prompt throughput:",
+    "Decode batch",
+    "Prefill batch",
+    '/completions HTTP/1.1" 200',
+    '/generate HTTP/1.1" 200',
+    '/embeddings HTTP/1.1" 200',
+    '/messages HTTP/1.1" 200',
+    '/responses HTTP/1.1" 200',
+)
 
 #: A new attempt begins: what was before belongs to an earlier life of the server.
 BEGIN = ("vLLM API server version", "server_args=ServerArgs(", "vLLM server version")
 
 #: Somebody asked the server to stop.
-STOP = ("Shutting down", "Received SIGTERM", "SIGTERM received", "received signal 15", "Received signal 15", "Received SIGINT", "Gracefully exiting", "Stopping vLLM", "Stopping container", "Waiting for connections to close", "Deactivated successfully", "Received exit signal", "Drain requests and shut down", "API server: shutdown triggered", "signal=SIGTERM", "signal=SIGINT")  # fmt: skip
+STOP = (
+    "Shutting down",
+    "Received SIGTERM",
+    "SIGTERM received",
+    "received signal 15",
+    "Received signal 15",
+    "Received SIGINT",
+    "Gracefully exiting",
+    "Stopping vLLM",
+    "Stopping container",
+    "Waiting for connections to close",
+    "Deactivated successfully",
+    "Received exit signal",
+    "Drain requests and shut down",
+    "API server: shutdown triggered",
+    "signal=SIGTERM",
+    "signal=SIGINT",
+)
 
 #: The server's end as its supervisor, shell or kernel reports it.
 DEATH = (

@@ -20,20 +20,21 @@ _ANSI = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
 _ISO = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z| ?[+-]\d\d:?\d\d)?"
-_LEVEL = r"(?P<level>TRACE|DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|ERR|CRITICAL|FATAL|SEVERE|Warning|Error|Info|error|warn|warning|info|debug|fatal)"
+_LEVEL = (
+    r"(?P<level>TRACE|DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|ERR|CRITICAL|FATAL|SEVERE|Warning|Error|Info"
+    r"|error|warning|warn|info|debug|fatal)"
+)
+#: `host unit[pid]: `
+_UNIT = r"(?P<host>[\w.-]+) (?P<proc>[^\s:\[\]]+)(?:\[(?P<pid>\d+)\])?: ?"
 
 #: Prefixes of transports: they say where a line comes from, not what the program meant.
 _OUTER: tuple[re.Pattern[str], ...] = (
     # kubernetes CRI: time, stream, full/partial flag
     re.compile(rf"(?P<time>{_ISO}) (?:stdout|stderr) [FP] ?"),
     # journald short, syslog, with or without a pid: `Jun 20 11:00:00 host unit[123]: `
-    re.compile(
-        rf"(?:<\d+>)?(?P<time>{_MONTH} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?) (?P<host>[\w.-]+) (?P<proc>[^\s:\[\]]+)(?:\[(?P<pid>\d+)\])?: ?"
-    ),
+    re.compile(rf"(?:<\d+>)?(?P<time>{_MONTH} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?) {_UNIT}"),
     # journald short-full: `Fri 2026-06-20 11:00:00 UTC host unit[1]: `
-    re.compile(
-        rf"(?P<time>{_DAY} \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? [\w+:-]+) (?P<host>[\w.-]+) (?P<proc>[^\s:\[\]]+)(?:\[(?P<pid>\d+)\])?: ?"
-    ),
+    re.compile(rf"(?P<time>{_DAY} \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? [\w+:-]+) {_UNIT}"),
     # journald short-iso and rsyslog's RFC 3339 form
     re.compile(rf"(?P<time>{_ISO}) (?P<host>[\w.-]+) (?P<proc>[A-Za-z_][^\s:\[\]]*)\[(?P<pid>\d+)\]: ?"),
     re.compile(rf"(?P<time>{_ISO}) (?P<host>[\w.-]+) (?P<proc>kernel|systemd|dockerd|containerd|kubelet): ?"),
@@ -64,14 +65,16 @@ _SRUN = re.compile(rf"(?P<proc>\d{{1,4}}): (?=\(|\[|{_ISO}|INFO|WARN|ERROR|CRITI
 
 #: Prefixes of processes inside one server.
 _ACTOR = re.compile(
-    r"\((?P<proc>[A-Za-z_:][\w.:<>-]*)(?P<rest>(?:,? (?:pid|ip|rank|local_rank|node|actor|TP|PP|DP|EP)[=\d][^\s,)]*)+| \+[\dhms]+| TP\d+ pid=\d+)\) ?"
+    r"\((?P<proc>[A-Za-z_:][\w.:<>-]*)"
+    r"(?P<rest>(?:,? (?:pid|ip|rank|local_rank|node|actor|TP|PP|DP|EP)[=\d][^\s,)]*)+| \+[\dhms]+| TP\d+ pid=\d+)\) ?"
 )
 _SGLANG = re.compile(r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)(?P<ranks>(?: [A-Z]{2,4}\d+)*)\] ")
 _GLOG = re.compile(
     r"\[?(?P<letter>[IWEFC])(?P<time>\d{4} \d\d:\d\d:\d\d(?:\.\d+)?)(?: +\d+)? (?P<src>[\w./<>-]+:\d+)\] ?"
 )
 _NCCL = re.compile(
-    r"(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) \[(?P<dev>\d+)\] (?:(?P<src>\S+:\d+) )?NCCL (?P<level>INFO|WARN|TRACE|ABORT|VERSION) ?"
+    r"(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) \[(?P<dev>\d+)\] (?:(?P<src>\S+:\d+) )?"
+    r"NCCL (?P<level>INFO|WARN|TRACE|ABORT|VERSION) ?"
 )
 
 #: Formats of loggers: level, time and place in some order.
@@ -126,7 +129,7 @@ _REPEATED = re.compile(r" \[repeated (\d+)x across cluster\].*$")
 
 @dataclass(slots=True)
 class Line:
-    """One line without its prefixes. ``channel`` is the transport, ``process`` the process inside it ('' if unknown)."""
+    """One line without its prefixes; ``channel`` is the transport, ``process`` who printed it ('' if unknown)."""
 
     text: str
     channel: str = ""

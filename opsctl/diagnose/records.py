@@ -30,8 +30,9 @@ _PROMPTS = (
     "Request text",
 )
 _REQUEST_WORDS = (
-    "'messages': [", '"messages": [', '"role": "', "'role': '", '"prompt": "', "'prompt': '", "prompt: '", 'prompt: "', "text='", 'text="',
-    "input_text=", "prompt_token_ids", "prompt=", "'content': '", '"content": "', "user: ", "chat_template",
+    "'messages': [", '"messages": [', '"role": "', "'role': '", '"prompt": "', "'prompt': '", "prompt: '", 'prompt: "',
+    "text='", 'text="', "input_text=", "prompt_token_ids", "prompt=", "'content': '", '"content": "', "user: ",
+    "chat_template",
 )  # fmt: skip
 _ACCESS = ('" 200', '" 4', '" 500', 'HTTP/1.1"', 'HTTP/1.0"')
 

@@ -66,7 +66,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """The result for one source. ``findings[0]`` is the verdict; none means that nothing is wrong or nothing is known."""
+    """The result for one source. ``findings[0]`` is the verdict; none: nothing is wrong, or nothing is known."""
 
     source: str
     state: str

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from opsctl.diagnose import phases
-from opsctl.diagnose.analysis import Analysis
+from opsctl.diagnose.analysis import AFTERLIFE, Analysis
 from opsctl.diagnose.engine import Scanner, make_scanner
 from opsctl.diagnose.prefixes import TRACEBACK
 from opsctl.diagnose.records import Reader
@@ -166,22 +166,35 @@ class _Scan:
         return not any(word in raw[:200] for word in (b"INFO", b"ERROR", b"WARN", b"DEBUG", b"CRITICAL", b"[20"))
 
     def _life(self, block: bytes, start: int, stop: int, number: int) -> None:
-        """Between two places: one sign of life is as good as a thousand."""
-        first = -1
-        for text in _OFTEN_BYTES:
-            at = block.find(text, start, stop if first < 0 else first)
-            if at >= 0:
-                first = at
-        while first >= 0:
+        """Between two places one sign of life is as good as a thousand; while the server dies only an answer counts."""
+        if start >= stop:
+            return
+        places = {text: at for text in _ANSWERS if (at := block.find(text, start, stop)) >= 0}
+        later = self._alive_from(block, start, stop, number)
+        places.update({text: at for text in _WORK if (at := block.find(text, later, stop)) >= 0})
+        for _ in range(_TRIES):
+            if not places:
+                return
+            text = min(places, key=places.__getitem__)
+            first = places[text]
             begin = max(block.rfind(b"\n", start, first) + 1, start)
             end = block.find(b"\n", first, stop)
             end = stop if end < 0 else end
-            line = number + block.count(b"\n", start, begin) + 1
             well = self._analysis.well_count
-            self._feed(line, block[begin:end])
-            if self._analysis.well_count != well or line <= number:
+            self._feed(number + block.count(b"\n", start, begin) + 1, block[begin:end])
+            if self._analysis.well_count != well:
                 return
-            first = min((at for text in _OFTEN_BYTES if (at := block.find(text, end, stop)) >= 0), default=-1)
+            places = {t: p for t in places if (p := places[t] if places[t] > end else block.find(t, end, stop)) >= 0}
+
+    def _alive_from(self, block: bytes, start: int, stop: int, number: int) -> int:
+        """From where on work counts as a sign of life."""
+        if not self._analysis.dying:
+            return start
+        for _ in range(self._analysis.trouble_line + AFTERLIFE - number):
+            start = block.find(b"\n", start, stop) + 1
+            if not start:
+                return stop
+        return start
 
     def _flooded(self, index: int) -> bool:
         count = self._floods.get(index, 0) + 1
@@ -205,7 +218,10 @@ class _Scan:
             self._feed(number, raw)
 
 
-_OFTEN_BYTES = tuple(text.encode() for text in _OFTEN)
+#: So many lines are tried that look like signs of life but may quote a client or report an idle server.
+_TRIES = 50
+_ANSWERS = tuple(text.encode() for text in _OFTEN if text not in phases.ACTIVE)
+_WORK = tuple(text.encode() for text in phases.ACTIVE)
 
 
 def _whole_lines(blocks: Iterable[bytes], find: Callable[[bytes], list[tuple[int, int]]]) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
 """Signatures: what a known failure looks like in a log, and what to do about it. Data, not code.
 
-They come from `opsctl/data/signatures/*.yml` (one file a component) and from a project's own `signatures/` folder, whose
-entries override by id. Loading is plain YAML into slots, without pydantic: `diagnose` must start within a blink.
+They come from `opsctl/data/signatures/*.yml` (one file a component) and from a project's own `signatures/` folder,
+whose entries override by id. Loading is plain YAML into slots, without pydantic: `diagnose` must start within a blink.
 `lint_signatures` is the strict reading with places for every mistake.
 """
 
@@ -21,11 +21,11 @@ from opsctl.errors import ConfigError, Span
 ROLES = ("cause", "symptom", "noise")
 SEVERITIES = ("fatal", "error", "degraded", "warning", "info")
 FIELDS = frozenset(
-    {
-        "id", "component", "title", "role", "severity", "phase", "literals", "regexes", "when", "last_line", "supersedes",
-        "header", "mourner", "soft", "disproved_by", "alone", "cause", "evidence", "fix", "commands", "affected", "sources",
-    }
-)  # fmt: skip
+    (
+        "id component title role severity phase literals regexes when last_line supersedes header mourner soft "
+        "disproved_by alone cause evidence fix commands affected sources"
+    ).split()
+)
 CONDITIONS = frozenset(
     {
         "trace",
@@ -240,6 +240,21 @@ def _lint_one(path: Path, node: yaml.Node, seen: dict[str, Span]) -> list[Config
     for required in ("id", "component", "title", "cause", "fix"):
         if required not in values and not (required in {"cause", "fix"} and _scalar(values.get("role")) == "noise"):
             wrong(f"a signature needs `{required}`", node)
+    _lint_names(values, wrong, seen, path)
+    matches = any(values.get(key) is not None for key in ("literals", "regexes", "last_line"))
+    if not matches and _scalar(values.get("alone")) != "false":
+        hint = "give it `literals`, `regexes` or `last_line`, or `alone: false` if only probes report it"
+        wrong(f"signature `{_scalar(values.get('id'))}` can never match", node, hint)
+    _lint_patterns(values, wrong)
+    when = values.get("when")
+    if isinstance(when, yaml.MappingNode):
+        for key, _ in when.value:
+            if key.value not in CONDITIONS:
+                wrong(f"unknown condition `{key.value}`", key, _similar(str(key.value), CONDITIONS))
+    return problems
+
+
+def _lint_names(values: dict[str, yaml.Node], wrong: Any, seen: dict[str, Span], path: Path) -> None:
     own = _scalar(values.get("id"))
     if own is not None:
         at = values["id"]
@@ -250,25 +265,8 @@ def _lint_one(path: Path, node: yaml.Node, seen: dict[str, Span]) -> list[Config
         seen[own] = _span(path, at)
     for field, allowed in (("role", ROLES), ("severity", SEVERITIES)):
         value = values.get(field)
-        text = _scalar(value)
-        if value is not None and text not in allowed:
+        if value is not None and _scalar(value) not in allowed:
             wrong(f"`{field}` is one of {', '.join(allowed)}", value)
-    if (
-        not any(values.get(key) is not None for key in ("literals", "regexes", "last_line"))
-        and _scalar(values.get("alone")) != "false"
-    ):
-        wrong(
-            f"signature `{own}` can never match",
-            node,
-            "give it `literals`, `regexes` or `last_line`, or `alone: false` if only probes report it",
-        )
-    _lint_patterns(values, wrong)
-    when = values.get("when")
-    if isinstance(when, yaml.MappingNode):
-        for key, _ in when.value:
-            if key.value not in CONDITIONS:
-                wrong(f"unknown condition `{key.value}`", key, _similar(str(key.value), CONDITIONS))
-    return problems
 
 
 def _lint_patterns(values: dict[str, yaml.Node], wrong: Any) -> None:

@@ -15,7 +15,10 @@ from opsctl.diagnose.prefixes import TRACEBACK, Line
 _FRAME = re.compile(r'\s*(?:\||\+)?\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<func>.*))?$')
 _EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_][\w]*\.)*[A-Za-z_][\w]*)(?::(?: (?P<message>.*))?)?$")
 NAMED = re.compile(
-    r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]*(?:Error|Exception|Interrupt|SystemExit|Timeout|OutOfResources|Warning|Refused|Failed|Died|Stop|Iteration|NotFound|Exceeded|Mismatch))(?:\([\w.]*\))?(?:: (?P<message>.*)|:?\s*)$"
+    r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]*"
+    r"(?:Error|Exception|Interrupt|SystemExit|Timeout|OutOfResources|Warning|Refused|Failed|Died|Stop|Iteration"
+    r"|NotFound|Exceeded|Mismatch))"
+    r"(?:\([\w.]*\))?(?:: (?P<message>.*)|:?\s*)$"
 )
 _CARETS = re.compile(r"[\s~^]*[~^]{2,}[\s~^]*$")
 _CODE = re.compile(r"\s{4,}(?:raise|return|assert|yield|with|self\.|await|super\()\b")

@@ -219,8 +219,9 @@ def _only_symptoms(analysis: Analysis, sights: list[tuple[int, Record]], hits: l
         processes=_names([record.process]),
         cause="The log holds only the consequences: a process ended without saying why, or its output went elsewhere."
         + (f" {named.signature.cause}" if named and named.signature.cause else ""),
-        fix="Look where the process that died wrote: the complete log of every rank from the start of this attempt, the kernel log "
-        "(out-of-memory kills, Xid lines) and the exit code (137 or -9: killed, 139 or -11: segmentation fault).",
+        fix="Look where the process that died wrote: the complete log of every rank since this attempt began, the "
+        "kernel log (out-of-memory kills, Xid lines) and the exit code (137 or -9: killed, 139 or -11: segmentation "
+        "fault).",
         commands=["opsctl diagnose -l HOST", "journalctl -k --since -1h | grep -E 'oom|Out of memory|Xid'"],
     )
 
@@ -234,7 +235,7 @@ def _unknown_fault(fault: Fault, analysis: Analysis) -> Finding:
     trace = fault.trace
     if trace is not None and trace.frames:
         file, number, func = trace.frames[-1]
-        where = f" raised in {func or 'module'} at {file}:{number}"
+        where = f", raised in {func or 'module'} at {file}:{number}"
     return Finding(
         id="unknown",
         role="unknown",
@@ -247,8 +248,9 @@ def _unknown_fault(fault: Fault, analysis: Analysis) -> Finding:
         evidence=[_evidence(record), *_aftermath(analysis, record)],
         count=count,
         processes=_names(processes),
-        cause=f"No signature knows this failure. It is the first exception that was not handled,{where or ' as far as the log shows'}.",
-        fix="Read the traceback above this line; ask the installed source where the message is raised and under which condition.",
+        cause=f"No signature knows this failure. It is the first exception that was not handled{where}.",
+        fix="Read the traceback above this line; ask the installed source where the message is raised and under which "
+        "condition.",
         commands=[f"opsctl explain {_quote(_message(fault))}"],
     )
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import random
+import re
 from collections.abc import Callable
 
 Lines = list[bytes]
@@ -105,13 +105,15 @@ def crlf(lines: Lines, rng: random.Random) -> Mutated:
 
 
 NOISE = (
-    b"WARNING 04-20 10:00:22 [custom_all_reduce.py:158] Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs.",
+    b"WARNING 04-20 10:00:22 [custom_all_reduce.py:158] Custom allreduce is disabled because it's not supported.",
     b"`torch_dtype` is deprecated! Use `dtype` instead!",
-    b"INFO:     10.0.0.9:51234 - \"GET /metrics HTTP/1.1\" 200 OK",
-    b"(APIServer pid=99) WARNING 04-20 10:00:22 [fused_moe.py:888] Using default MoE config. Performance might be sub-optimal!",
-    b"INFO 04-20 10:00:22 [logger.py:43] Received request cmpl-1: prompt: 'why do I get CUDA out of memory. Tried to allocate 2 GiB?', params: SamplingParams(n=1)",
+    b'INFO:     10.0.0.9:51234 - "GET /metrics HTTP/1.1" 200 OK',
+    b"(APIServer pid=99) WARNING 04-20 10:00:22 [fused_moe.py:888] Using default MoE config. Performance ...",
+    (b"INFO 04-20 10:00:22 [logger.py:43] Received request cmpl-1: "
+    b"prompt: 'why do I get CUDA out of memory. Tried to allocate 2 GiB?', params: SamplingParams(n=1)"),
     b"/usr/lib/python3/site.py:12: FutureWarning: `clean_up_tokenization_spaces` was not set.",
-    b"[rank0]:[W420 10:00:09.909936084 ProcessGroupGloo.cpp:727] Warning: Unable to resolve hostname to a (local) address. Using the loopback address as fallback.",
+    (b"[rank0]:[W420 10:00:09.909936084 ProcessGroupGloo.cpp:727] "
+    b"Warning: Unable to resolve hostname to a (local) address. Using the loopback address as fallback."),
     b"INFO 04-20 10:00:22 [loader.py:3] nothing to see here",
     b"The argument `trust_remote_code` is to be used with Auto classes. It has no effect here and is ignored.",
 )  # fmt: skip

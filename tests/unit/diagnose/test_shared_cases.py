@@ -1,4 +1,4 @@
-"""Every labelled case beside the repository gets its verdict: id and root line, from the fast path and the plain one."""
+"""Every labelled case beside the repository gets its verdict: id and root line, read fast or line by line."""
 
 from __future__ import annotations
 
