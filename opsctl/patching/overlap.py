@@ -37,11 +37,13 @@ def overlaps(seen: Observed, sets: Sequence[PatchSet]) -> list[Overlap]:
     placed = [(one, _targets(one, texts)) for one in sets]
     for index, (one, mine) in enumerate(placed):
         for other, theirs in placed[index + 1 :]:
+            # What both sets want is at home in each of them, beside everything else there.
+            shared = [item for _, _, item in mine if any(item == item2 for _, _, item2 in theirs)]
             for path, (first, last), statement in mine:
                 for path2, (first2, last2), statement2 in theirs:
-                    if path != path2 or last < first2 or last2 < first or statement == statement2:
+                    if path != path2 or last < first2 or last2 < first:
                         continue
-                    if not statement.disturbs(statement2):
+                    if not statement.disturbs(statement2) or statement in shared or statement2 in shared:
                         continue
                     what = (statement.explain(), statement2.explain())
                     out.append(Overlap(one.name, other.name, path, max(first, first2), what))
@@ -55,7 +57,7 @@ def _targets(patch_set: PatchSet, texts: Mapping[str, str]) -> list[tuple[str, t
         if path is None or needless(patch, path, texts) is not None:
             continue
         tree = Tree(path, texts[path], texts)
-        for statement in patch.statements:
+        for statement in (one for whole in patch.statements for one in whole.acts(tree)):
             try:
                 span = statement.target(tree)
             except Unmet:

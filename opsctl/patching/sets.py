@@ -183,6 +183,8 @@ def _patch(raw: Any, span: Span) -> Patch:
         raise ConfigError("a patch needs `statements`, a list", span=value_span(raw, "statements", span))
     statements = tuple(_statement(item, value_span(items, index, span) or span) for index, item in enumerate(items))
     values: Any = Map(span, {**raw, "statements": statements})
+    if raw.get("when") is not None:
+        values["when"] = _model(When, raw["when"], "`when`", value_span(raw, "when", span) or span)
     if isinstance(raw, Map):
         values.keys_at, values.values_at = raw.keys_at, raw.values_at
     return _model(Patch, values, "a patch", span)

@@ -80,7 +80,9 @@ def prove(package: str, version: str, patch_set: PatchSet, root: Path) -> Cycle:
     assert {path: (root / path).read_bytes() for path in pristine} == now, "applying twice changed bytes"
     undone = verbs.revert(site, [package], [patch_set], None)[0]
     assert undone.changed == bool(changed)
-    assert {path: (root / path).read_bytes() for path in pristine} == pristine, "revert left other bytes than the wheel's"
+    assert {path: (root / path).read_bytes() for path in pristine} == pristine, (
+        "revert left other bytes than the wheel's"
+    )
     assert not [path for path in root.rglob("*opsctl-*") if path.is_file()]
     assert undone.sets[0].state == state
     return Cycle(state, changed, {item.name: item.state for item in before.sets[0].patches}, now)

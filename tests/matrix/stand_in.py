@@ -65,7 +65,9 @@ def classes(text: str, wanted: tuple[str, ...], given: dict[str, Any] | None = N
         if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name in wanted:
             overload = any("overload" in ast.unparse(item) for item in node.decorator_list)
             if not overload:
-                node.decorator_list = [item for item in node.decorator_list if "runtime_checkable" in ast.unparse(item)]
+                node.decorator_list = [
+                    item for item in node.decorator_list if "runtime_checkable" in ast.unparse(item)
+                ]
                 kept.append(node)
     module = ast.Module(kept, [])
     nn = type("nn", (), {"Module": Module})

@@ -25,7 +25,13 @@ def render(folder: Path) -> str:
     """The whole page."""
     sets = releases.built_in()
     titles = " | ".join(f"`{name}`" for name in releases.SETS)
-    rows = [HEAD, "## vLLM", "", f"| release | {titles} | files written |", "|---|" + "---|" * (len(releases.SETS) + 1)]
+    rows = [
+        HEAD,
+        "## vLLM",
+        "",
+        f"| release | {titles} | files written |",
+        "|---|" + "---|" * (len(releases.SETS) + 1),
+    ]
     for version in releases.VLLM:
         root = folder / f"vllm-{version}"
         wheels.unpack("vllm", version, releases.files_of("vllm"), root)

@@ -110,5 +110,7 @@ def _archive(package: str, version: str) -> ZipFile:
 
     url = links(package).get(version)
     if url is None:
-        raise LookupError(f"the index has no wheel of {package} {version}; it has {', '.join(sorted(links(package)))}")
+        raise LookupError(
+            f"the index has no wheel of {package} {version}; it has {', '.join(sorted(links(package)))}"
+        )
     return ZipFile(LazyZipOverHTTP(url, _pip()[0], 64 * 1024))

@@ -44,14 +44,14 @@ class AnyOf(Statement):
         assert unmet is not None
         raise unmet
 
-    def target(self, tree: Tree) -> tuple[int, int] | None:
+    def acts(self, tree: Tree) -> list[Statement]:
         for option in self.options:
             try:
                 option.make(tree)
-                return option.target(tree)
             except Unmet:
                 continue
-        return None
+            return option.acts(tree)
+        return []
 
     def dump(self) -> dict[str, Any]:
         return {self.kind: [option.dump() for option in self.options]}
@@ -78,9 +78,8 @@ class AllOf(Statement):
             tree = part.make(tree)
         return tree
 
-    def target(self, tree: Tree) -> tuple[int, int] | None:
-        spans = [span for part in self.parts if (span := part.target(tree)) is not None]
-        return (min(a for a, _ in spans), max(b for _, b in spans)) if spans else None
+    def acts(self, tree: Tree) -> list[Statement]:
+        return [one for part in self.parts for one in part.acts(tree)]
 
     def dump(self) -> dict[str, Any]:
         return {self.kind: [part.dump() for part in self.parts]}

@@ -39,6 +39,10 @@ class Statement(BaseModel):
         """First and last line of the node that ``make`` would edit in ``tree``; None when it edits none."""
         return None
 
+    def acts(self, tree: Tree) -> list[Statement]:
+        """The statements that ``make`` would carry out: itself, or those of the alternative that has a place."""
+        return [self]
+
     def disturbs(self, other: Statement) -> bool:
         """Whether this and ``other``, of another set and about the same place, cannot both be meant."""
         return not (self.additive and other.additive)

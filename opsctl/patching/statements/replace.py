@@ -166,7 +166,7 @@ class Absent(Statement):
         return tree.replaced(removed)
 
     def target(self, tree: Tree) -> tuple[int, int] | None:
-        found = compiled(self.pattern).find(tree.scope(self.inside).node) if not self.file else []
+        found = compiled(self.pattern).find(tree.scope(self.inside).node) if self.remove else []
         return tree.span(found[0].node) if found else None
 
 

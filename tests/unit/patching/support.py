@@ -63,7 +63,9 @@ def patch(name: str, file: str | list[str], *statements: dict[str, Any], **more:
 
 def make_set(*patches: dict[str, Any], name: str = "fix", **more: Any) -> PatchSet:
     """A set about the package."""
-    return from_dict({"name": name, "package": "pkg", "for": "tests", "patches": list(patches), **more}, f"{name}.yml")
+    return from_dict(
+        {"name": name, "package": "pkg", "for": "tests", "patches": list(patches), **more}, f"{name}.yml"
+    )
 
 
 SUPPORT_C = {"collection_contains": {"names": ["SUPPORTED"], "elements": ["c"]}}

@@ -54,7 +54,12 @@ class Target(One, Two):  # a class
 
 def statement(kind: str, **fields: Any) -> Statement:
     """One statement, read as a patch set reads it."""
-    raw = {"name": "t", "package": "p", "for": "tests", "patches": [{"name": "x", "file": "f.py", "statements": [{kind: fields}]}]}
+    raw = {
+        "name": "t",
+        "package": "p",
+        "for": "tests",
+        "patches": [{"name": "x", "file": "f.py", "statements": [{kind: fields}]}],
+    }
     return from_dict(raw).patches[0].statements[0]
 
 
@@ -71,7 +76,9 @@ class Case:
 
 
 CASES = {
-    "list": Case(statement("collection_contains", names=["other", "names"], elements=["x", "y"]), "names = ['a', 'b']\n"),
+    "list": Case(
+        statement("collection_contains", names=["other", "names"], elements=["x", "y"]), "names = ['a', 'b']\n"
+    ),
     "list of lines": Case(
         statement("collection_contains", names=["names"], elements=["x"]),
         'def f():\n    names: list[str] = [\n        "a",  # first\n        "b",  # last\n    ]\n',
@@ -90,7 +97,8 @@ CASES = {
     "bare tuple": Case(statement("collection_contains", names=["t"], code=["A.b"]), "t = A.a, A.c\n"),
     "frozenset": Case(statement("collection_contains", names=["t"], elements=["x"]), "t = frozenset({'a'})\n"),
     "dict": Case(
-        statement("collection_contains", names=["self.m"], entries={"'k'": "Value"}), "def g(self):\n    self.m = {'a': 1}\n"
+        statement("collection_contains", names=["self.m"], entries={"'k'": "Value"}),
+        "def g(self):\n    self.m = {'a': 1}\n",
     ),
     "empty dict": Case(statement("collection_contains", names=["m"], entries={"'k'": "1"}), "m = {}\n"),
     "import": Case(statement("import_from", module=".thing", name="New"), "from .thing import Old, Other\n"),
@@ -105,15 +113,18 @@ CASES = {
         statement("class_base", base="Three", **{"class": "Target"}), "class Target(One, metaclass=M):\n    pass\n"
     ),
     "bases of lines": Case(
-        statement("class_base", base="Three", **{"class": "Target"}), "class Target(\n    One,\n    Two,\n):\n    x = 1\n"
+        statement("class_base", base="Three", **{"class": "Target"}),
+        "class Target(\n    One,\n    Two,\n):\n    x = 1\n",
     ),
     "attribute": Case(statement("class_attribute", source="new: int = 1", **{"class": "Target"}), CLASS),
     "first attribute": Case(
-        statement("class_attribute", source="new = ()", **{"class": "Target"}), "class Target:\n    def f(self): pass\n"
+        statement("class_attribute", source="new = ()", **{"class": "Target"}),
+        "class Target:\n    def f(self): pass\n",
     ),
     "method": Case(statement("method", source="def new(self):\n    return 2\n", **{"class": "Target"}), CLASS),
     "method replaced": Case(
-        statement("method", source="def method(self) -> int:\n    return 2\n", replace=True, **{"class": "Target"}), CLASS
+        statement("method", source="def method(self) -> int:\n    return 2\n", replace=True, **{"class": "Target"}),
+        CLASS,
     ),
     "method after": Case(
         statement("method", source="@p\ndef new(self):\n    pass\n", after="method", **{"class": "Target"}),
@@ -121,7 +132,9 @@ CASES = {
     ),
     "insert first": Case(statement("insert", source="new()", at="first", **{"in": "target"}), FUNCTION),
     "insert last": Case(statement("insert", source="if a:\n    new()\n", at="last", **{"in": "target"}), FUNCTION),
-    "insert before": Case(statement("insert", source="x = 1\ny = 2", before="return first", **{"in": "target"}), FUNCTION),
+    "insert before": Case(
+        statement("insert", source="x = 1\ny = 2", before="return first", **{"in": "target"}), FUNCTION
+    ),
     "insert after": Case(statement("insert", source="new()", after="first = 1", **{"in": "target"}), FUNCTION),
     "insert in loop": Case(
         statement("insert", source="new()", at="first", within="for $x in items: $...b", **{"in": "target"}), FUNCTION
@@ -133,11 +146,15 @@ CASES = {
         statement("insert", source="if c:\n    d()", before_else="a"), "if a:\n    pass\nelif b:\n    pass\n"
     ),
     "loop": Case(statement("index_loop", over="items", index="i", start="self.k", **{"in": "target"}), FUNCTION),
-    "loop over pairs": Case(statement("index_loop", over="$x.items()", index="i"), "for a, b in m.items():\n    pass\n"),
+    "loop over pairs": Case(
+        statement("index_loop", over="$x.items()", index="i"), "for a, b in m.items():\n    pass\n"
+    ),
     "replace": Case(statement("replace", pattern="use($x)", **{"with": "use($x, more)", "in": "target"}), FUNCTION),
     "replace twice": Case(statement("replace", pattern="f($x)", count=2, **{"with": "g($x)"}), "a = f(1) + f(2)\n"),
     "replace in an operand": Case(statement("replace", pattern="b", **{"with": "b or c"}), "x = a and b\n"),
-    "replace by itself and more": Case(statement("replace", pattern="a > 1", **{"with": "(a > 1 or b)"}), "x = a > 1 and c\n"),
+    "replace by itself and more": Case(
+        statement("replace", pattern="a > 1", **{"with": "(a > 1 or b)"}), "x = a > 1 and c\n"
+    ),
     "replace a statement": Case(
         statement("replace", pattern="first = 1", **{"with": "if a:\n    first = 5", "in": "target"}), FUNCTION
     ),
@@ -147,9 +164,16 @@ CASES = {
     "removed": Case(statement("absent", pattern="assert $x, $y", remove=True), "def f():\n    assert a, 'b'\n"),
     "removed beside another": Case(statement("absent", pattern="assert $x", remove=True), "x = 1; assert x\n"),
     "diff": Case(statement("unified_diff", diff=DIFF), FUNCTION, tabs=False),
-}  # fmt: skip
+}
 
-FILLER = ["", "# a comment", "x_{} = [1,2 ,3]  # odd", "def g_{}( a ):\n    return  a", 'S_{} = """\n  text\n"""', "class F_{}: pass"]
+FILLER = [
+    "",
+    "# a comment",
+    "x_{} = [1,2 ,3]  # odd",
+    "def g_{}( a ):\n    return  a",
+    'S_{} = """\n  text\n"""',
+    "class F_{}: pass",
+]
 filler = st.lists(st.sampled_from(FILLER), max_size=5)
 
 
@@ -198,7 +222,9 @@ def test_true_once_made_idempotent_and_nothing_else_changes(
         assert again.text.startswith(head)
         assert again.text.endswith(tail)
     else:
-        assert sorted(line for line in again.text.split("\n") if line in source.text.split("\n")) == sorted(source.text.split("\n"))
+        assert sorted(line for line in again.text.split("\n") if line in source.text.split("\n")) == sorted(
+            source.text.split("\n")
+        )
     if crlf:
         assert again.text.count("\n") == again.text.count("\r\n")
     assert made.startswith(b"\xef\xbb\xbf") == bom
@@ -206,7 +232,10 @@ def test_true_once_made_idempotent_and_nothing_else_changes(
 
 EDITS = [
     ("list", "names = ['a', 'b', \"x\", \"y\"]\n"),
-    ("list of lines", 'def f():\n    names: list[str] = [\n        "a",  # first\n        "b",  # last\n        "x",\n    ]\n'),
+    (
+        "list of lines",
+        'def f():\n    names: list[str] = [\n        "a",  # first\n        "b",  # last\n        "x",\n    ]\n',
+    ),
     ("no trailing comma", 'names = {\n    "a",\n    "b",\n    "x"\n}\n'),
     ("comment behind the last", 'names = [\n    "a",\n    "b",  # last\n    "x"\n]\n'),
     ("one in lines", 'names = (\n    "a",  # only\n    "x",\n)\n'),
@@ -238,7 +267,9 @@ def test_function_edits() -> None:
     tree = Tree("f.py", FUNCTION)
     for name in ("insert before", "insert after", "insert in loop", "branch"):
         tree = CASES[name].made.make(tree)
-    assert tree.text == """\
+    assert (
+        tree.text
+        == """\
 def target(a, b):
     first = 1
     new()
@@ -257,10 +288,15 @@ def target(a, b):
     y = 2
     return first
 """
+    )
 
 
 UNMET: list[tuple[Statement, str, str]] = [
-    (statement("collection_contains", names=["supported"], elements=["x"]), "suported = ['a']\n", "nearest: `suported`, line 1"),
+    (
+        statement("collection_contains", names=["supported"], elements=["x"]),
+        "suported = ['a']\n",
+        "nearest: `suported`, line 1",
+    ),
     (statement("collection_contains", names=["a"], elements=["x"]), "a = f()\n", "`a = f()`, line 1, is no literal"),
     (statement("collection_contains", names=["a"], elements=["x"]), "a = []\na = ['b']\n", "2 of them, lines 1, 2"),
     (statement("collection_contains", names=["a"], elements=["x"]), "a = {'k': 1}\n", "`a` is a dict, line 1"),
@@ -268,21 +304,41 @@ UNMET: list[tuple[Statement, str, str]] = [
     (statement("class_base", base="B", after="Zero", **{"class": "Target"}), CLASS, "nearest: `One, Two`, line 1"),
     (statement("class_base", base="B", **{"class": "A"}), "class A: pass\nclass A: pass\n", "2 of them, lines 1, 2"),
     (statement("class_attribute", source="size = 4", **{"class": "Target"}), CLASS, "`size = 3`, line 4"),
-    (statement("class_attribute", source="x = 4", **{"class": "T"}), "class T: pass\n", "a class body on lines of its own"),
+    (
+        statement("class_attribute", source="x = 4", **{"class": "T"}),
+        "class T: pass\n",
+        "a class body on lines of its own",
+    ),
     (statement("method", source="def method(self): pass", **{"class": "Target"}), CLASS, "line 6, with another body"),
-    (statement("insert", source="x()", before="return second", **{"in": "target"}), FUNCTION, "`return first`, line 11"),
-    (statement("insert", source="x()", before="first = $x", **{"in": "target"}), FUNCTION, "4 places, lines 2, 6, 8, 10"),
+    (
+        statement("insert", source="x()", before="return second", **{"in": "target"}),
+        FUNCTION,
+        "`return first`, line 11",
+    ),
+    (
+        statement("insert", source="x()", before="first = $x", **{"in": "target"}),
+        FUNCTION,
+        "4 places, lines 2, 6, 8, 10",
+    ),
     (statement("insert", source="if x: y()", before_else="c in $x", **{"in": "target"}), FUNCTION, "`if c in $x`"),
-    (statement("index_loop", over="things", index="i", **{"in": "target"}), FUNCTION, "`for item in items: use(item)"),
+    (
+        statement("index_loop", over="things", index="i", **{"in": "target"}),
+        FUNCTION,
+        "`for item in items: use(item)",
+    ),
     (statement("index_loop", over="items", index="a", **{"in": "target"}), FUNCTION, "a loop that `a` can count"),
-    (statement("index_loop", over="items", index="i"), "for k, x in enumerate(items): pass\n", "a loop that `i` can count"),
+    (
+        statement("index_loop", over="items", index="i"),
+        "for k, x in enumerate(items): pass\n",
+        "a loop that `i` can count",
+    ),
     (statement("replace", pattern="use(thing)", **{"with": "y"}), FUNCTION, "nearest: `use(item)`, line 4"),
     (statement("replace", pattern="f($x)", **{"with": "g($x)"}), "f(1)\nf(2)\n", "2 places, lines 1, 2"),
     (statement("present", pattern="def f(): $...b"), "def g():\n    pass\n", "nearest: `def g(): pass`, line 1"),
     (statement("absent", pattern="assert $x"), "assert a\n", "`assert a`, line 1"),
     (statement("unified_diff", diff=DIFF), FUNCTION.replace("use(item)", "use(it)"), "3 of 4 lines at line 1"),
     (statement("insert", source="x()", at="first", **{"in": "nothing"}), "x = (\n", "line 1: '(' was never closed"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("made", "text", "says"), UNMET)
@@ -298,13 +354,19 @@ def test_no_place_says_what_was_looked_for_and_what_is_near(made: Statement, tex
 
 HELD: list[tuple[Statement, str]] = [
     (statement("collection_contains", names=["a"], elements=["x"]), "a = ['y', 'x']\n"),
-    (statement("import_from", module=".t", name="N"), "try:\n    from .t import (N, M)\nexcept ImportError:\n    N = None\n"),
+    (
+        statement("import_from", module=".t", name="N"),
+        "try:\n    from .t import (N, M)\nexcept ImportError:\n    N = None\n",
+    ),
     (statement("class_base", base="B", **{"class": "A"}), "class A(X, B): pass\n"),
     (
         statement("class_attribute", source="n = 1", accept="self.n = $v", **{"class": "A"}),
         "class A:\n    def __init__(self):\n        self.n = 5\n",
     ),
-    (statement("method", source="def f(self): pass", accept="def f($...p): $...b", **{"class": "A"}), "class A:\n    def f(s): return 1\n"),
+    (
+        statement("method", source="def f(self): pass", accept="def f($...p): $...b", **{"class": "A"}),
+        "class A:\n    def f(s): return 1\n",
+    ),
     (statement("insert", source="if a: b()", before="c()", accept="if a: $...b"), "if a:\n    z()\nx()\nc()\n"),
     (statement("index_loop", over="x", index="i", start="1"), "for i, y in enumerate(x, 1):\n    pass\n"),
     (statement("index_loop", over="x", index="i"), "for i, y in enumerate(x, start=0):\n    pass\n"),
@@ -342,7 +404,12 @@ def test_alternatives_by_content() -> None:
         {"all_of": [{"present": {"pattern": "old($x)"}}, {"insert": {"source": "one()", "at": "last"}}]},
         {"insert": {"source": "two()", "at": "last"}},
     ]
-    document = {"name": "t", "package": "p", "for": "x", "patches": [{"name": "x", "file": "f.py", "statements": [{"any_of": raw}]}]}
+    document = {
+        "name": "t",
+        "package": "p",
+        "for": "x",
+        "patches": [{"name": "x", "file": "f.py", "statements": [{"any_of": raw}]}],
+    }
     made = from_dict(document).patches[0].statements[0]
     assert made.make(Tree("f.py", "old(1)\n")).text == "old(1)\none()\n"
     assert made.make(Tree("f.py", "new(1)\n")).text == "new(1)\ntwo()\n"

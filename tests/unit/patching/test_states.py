@@ -13,9 +13,24 @@ from opsctl.patching.site import LocalSite
 from opsctl.patching.states import PatchStatus, set_state
 
 from .support import (
-    COUNTED, FILES, FIX, LIST, LOOP, METHOD, ONE, STOP, SUPPORT_C, TWO, apply, contents, install, make_set, patch, revert,
+    COUNTED,
+    FILES,
+    FIX,
+    LIST,
+    LOOP,
+    METHOD,
+    ONE,
+    STOP,
+    SUPPORT_C,
+    TWO,
+    apply,
+    contents,
+    install,
+    make_set,
+    patch,
+    revert,
     states,
-)  # fmt: skip
+)
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -45,7 +60,11 @@ def test_clean_applied_and_back(tmp_path: Path) -> None:
 
 def test_upstreamed(tmp_path: Path) -> None:
     """True in the file as the package shipped it; apply has nothing to do, revert nothing of ours."""
-    shipped = {**FILES, "pkg/one.py": ONE.replace('"b"]', '"b", "c"]'), "pkg/two.py": TWO + "\n    def stop(self):\n        return None\n"}
+    shipped = {
+        **FILES,
+        "pkg/one.py": ONE.replace('"b"]', '"b", "c"]'),
+        "pkg/two.py": TWO + "\n    def stop(self):\n        return None\n",
+    }
     root = install(tmp_path, shipped, "2.0.0")
     assert states(root) == ("upstreamed", {"list": "upstreamed", "method": "upstreamed"})
     assert apply(root).changed is False
@@ -156,7 +175,10 @@ def test_when_asks_the_content(tmp_path: Path) -> None:
     report = verbs.report_status(LocalSite(root=str(root)), [make_set(wanted)])[0].sets[0]
     assert report.state == "not-applicable"
     assert "not needed: no `use($x, fast=$y)`" in report.patches[0].detail
-    assert states(root, make_set({**wanted, "when": {"file": "pkg/two.py", "in": "Engine", "has": "size = 1"}}))[0] == "clean"
+    assert (
+        states(root, make_set({**wanted, "when": {"file": "pkg/two.py", "in": "Engine", "has": "size = 1"}}))[0]
+        == "clean"
+    )
 
 
 def test_file_alternatives(tmp_path: Path) -> None:
@@ -199,7 +221,10 @@ def test_without_record_git_tells(tmp_path: Path) -> None:
     root = install(tmp_path, files, record=False)
     only = make_set(LIST)
     report = verbs.report_status(LocalSite(root=str(root)), [only])[0].sets[0]
-    assert (report.state, report.notes) == ("foreign", ["no RECORD with hashes: what the package shipped is not known"])
+    assert (report.state, report.notes) == (
+        "foreign",
+        ["no RECORD with hashes: what the package shipped is not known"],
+    )
     git = ["git", "-C", str(root), "-c", "user.name=t", "-c", "user.email=t@t"]
     for argv in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
         subprocess.run([*git, *argv], check=True)
@@ -236,7 +261,9 @@ def test_overlap_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     """Two sets that touch the same statement: named, with the place, and nothing is written."""
     root = install(tmp_path)
     one = make_set(LOOP, name="one")
-    two = make_set(patch("loop", "pkg/one.py", {"index_loop": {"in": "run", "over": "items", "index": "n"}}), name="two")
+    two = make_set(
+        patch("loop", "pkg/one.py", {"index_loop": {"in": "run", "over": "items", "index": "n"}}), name="two"
+    )
     before = contents(root)
     report = apply(root, one, two)
     assert report.error is not None
@@ -290,13 +317,22 @@ def test_a_patch_that_is_no_python_there_is_not_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parts", "whole"),
     [
-        ("applied applied", "applied"), ("upstreamed upstreamed", "upstreamed"), ("foreign", "foreign"),
-        ("applied upstreamed foreign", "applied"), ("upstreamed clean", "partial"), ("clean clean", "clean"),
-        ("clean mismatch drifted", "mismatch"), ("clean drifted", "drifted"), ("applied not-applicable", "not-applicable"),
-        ("mismatch not-applicable", "mismatch"), ("drifted not-applicable", "drifted"),
-        ("clean optional", "clean"), ("applied optional", "applied"), ("optional", "not-applicable"),
+        ("applied applied", "applied"),
+        ("upstreamed upstreamed", "upstreamed"),
+        ("foreign", "foreign"),
+        ("applied upstreamed foreign", "applied"),
+        ("upstreamed clean", "partial"),
+        ("clean clean", "clean"),
+        ("clean mismatch drifted", "mismatch"),
+        ("clean drifted", "drifted"),
+        ("applied not-applicable", "not-applicable"),
+        ("mismatch not-applicable", "mismatch"),
+        ("drifted not-applicable", "drifted"),
+        ("clean optional", "clean"),
+        ("applied optional", "applied"),
+        ("optional", "not-applicable"),
     ],
-)  # fmt: skip
+)
 def test_the_state_of_a_set(parts: str, whole: str) -> None:
     """Contracts 11: any mismatch; else any drifted; else a required patch not applicable; else all the same; mixtures."""
     patches = [
