@@ -124,7 +124,7 @@ class LocalSite:
 def _interpreter(env: str | None) -> str:
     if env is None:
         return sys.executable
-    path = Path(env).expanduser()
+    path = Path(os.path.abspath(os.path.expanduser(env)))  # never resolved: a venv's python is a link
     if path.is_dir():
         python = path / "bin" / "python"
         if not python.exists():

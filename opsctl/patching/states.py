@@ -63,8 +63,11 @@ def status(seen: Observed, patch_set: PatchSet) -> SetStatus:
         notes.append(version)
     wiped = sorted({item.file for item in patches if seen.reinstalled(item.file) and item.state == "clean"})
     if wiped:
-        run = seen.manifest["files"][wiped[0]]["patches"][0]["run"] if seen.manifest else "?"
-        notes.append(f"{seen.package} was installed again since run {run}: the patches are gone")
+        manifest = seen.manifest or {}
+        run = manifest["files"][wiped[0]]["patches"][0]["run"]
+        same = manifest.get("record") == seen.record and manifest.get("installed") == seen.installed
+        how = f"{', '.join(wiped)} restored by another hand" if same else f"{seen.package} installed again"
+        notes.append(f"{how} since run {run}: the patches are gone")
     if seen.shipped is None and any(item.state == "foreign" for item in patches):
         notes.append("no RECORD with hashes: what the package shipped is not known")
     return SetStatus(patch_set, state, patches, notes)

@@ -196,11 +196,13 @@ def test_a_reinstall_wipes_the_patch_and_says_so(tmp_path: Path) -> None:
     install(root)
     report = verbs.report_status(LocalSite(root=str(root)), [FIX])[0].sets[0]
     assert report.state == "clean"
-    assert report.notes == ["pkg was installed again since run run1: the patches are gone"]
+    assert report.notes == ["pkg/one.py, pkg/two.py restored by another hand since run run1: the patches are gone"]
     apply(root)
     newer = {**FILES, "pkg/one.py": "# new\n" + ONE}
     install(root, newer, "1.3.0")
-    assert states(root)[0] == "clean"
+    report = verbs.report_status(LocalSite(root=str(root)), [FIX])[0].sets[0]
+    assert report.state == "clean"
+    assert report.notes == ["pkg installed again since run run1: the patches are gone"]
     assert revert(root).changed is False
     assert apply(root).sets[0].state == "applied"
     revert(root)
