@@ -80,7 +80,7 @@ _CONNECTION = [
                  help="Read the sudo password from a file."),
     click.option("--host-key", type=click.Choice(["accept-new", "strict", "off"]),
                  help="What to do with unknown host keys; else what ssh_config says, else accept-new. "
-                      "A changed key always stops."),
+                      "A changed key stops, except under off."),
     click.option("--connect-timeout", callback=duration, metavar="TIME",
                  help="How long one connection may take; else what ssh_config says, else 10s."),
     click.option("--forks", type=click.IntRange(min=1), default=32, show_default=True, metavar="N",
