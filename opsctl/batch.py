@@ -17,7 +17,7 @@ class Batch:
         self._lock = threading.Condition()
         self._active = set(hosts)
         self._order = list(hosts)
-        self._turns: dict[str, dict[str, Any]] = {}
+        self._answers: dict[str, tuple[str, dict[str, Any]]] = {}
         self._arrived: dict[str, set[str]] = {}
         self._failed: set[str] = set()
         self._on_wait = on_wait
@@ -28,34 +28,30 @@ class Batch:
             self._active.discard(host)
             if failed:
                 self._failed.add(host)
-            for task, turn in self._turns.items():
-                if turn["host"] == host and "answer" not in turn:
-                    # Its runner is gone without a result: the next host in line does it.
-                    turn["host"] = None
             self._lock.notify_all()
 
     def turn(self, task: str, host: str) -> dict[str, Any]:
-        """The answer to a `run_once` ask: it is ``host``'s to do, or what came of it elsewhere."""
+        """The answer to a `run_once` ask: it is ``host``'s to do, or what came of it elsewhere.
+
+        It is the first host's, in the order of the batch, that still takes part.
+        """
         with self._lock:
-            turn = self._turns.setdefault(task, {"host": host})
-            if turn["host"] is None:
-                turn["host"] = host
-            if turn["host"] == host:
-                return {"mine": True}
-            if "answer" not in turn and self._on_wait is not None:
-                self._on_wait(host, f"`run_once` on {turn['host']}")
-            while "answer" not in turn:
-                if turn["host"] is None:
-                    turn["host"] = host
+            told = False
+            while task not in self._answers:
+                first = next((name for name in self._order if name in self._active), host)
+                if first == host:
                     return {"mine": True}
+                if not told and self._on_wait is not None:
+                    told = True
+                    self._on_wait(host, f"`run_once` on {first}")
                 self._lock.wait()
-            return {"mine": False, "host": turn["host"], **turn["answer"]}
+            owner, answer = self._answers[task]
+            return {"mine": True} if owner == host else {"mine": False, "host": owner, **answer}
 
     def done(self, task: str, host: str, answer: dict[str, Any]) -> None:
         """``host`` has run the `run_once` task."""
         with self._lock:
-            turn = self._turns.setdefault(task, {"host": host})
-            turn["answer"] = answer
+            self._answers[task] = (host, answer)
             self._lock.notify_all()
 
     def barrier(self, task: str, host: str) -> bool:

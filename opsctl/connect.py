@@ -48,6 +48,7 @@ def open_sessions(
         )
 
     sessions = Sessions(make)
+    sessions.on_close = connector.close
     return sessions
 
 

@@ -74,6 +74,8 @@ class Sessions:
         self._lock = threading.Lock()
         #: Hears what a host waits for and for how long; set by the run.
         self.on_wait: Callable[[str, str, float], None] = lambda host, what, seconds: None
+        #: Called when all are closed: what they shared (jump hosts) goes too.
+        self.on_close: Callable[[], None] = lambda: None
 
     def prefetch(self, spec: ConnectionSpec) -> Opening:
         """Begin to connect, without waiting: imports, parsing and planning overlap with the handshake."""
@@ -111,6 +113,7 @@ class Sessions:
             thread.start()
         for thread in threads:
             thread.join(timeout=5)
+        self.on_close()
 
 
 def _close(session: Session) -> None:

@@ -456,8 +456,6 @@ class HostVars(Mapping[str, Any]):
         self._runner = runner
 
     def __getitem__(self, name: str) -> Any:
-        if name == self._runner.segment.get("host"):
-            return self._runner.scope({})
         return self._runner._ask("hostvars", {"host": name})
 
     def __iter__(self) -> Any:

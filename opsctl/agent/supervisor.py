@@ -164,21 +164,36 @@ class Supervisor:
         if listener in readable:
             self._connect(listener.accept()[0])
             return
-        try:
-            if self._client in writable:
+        if self._client is not None and self._client in readable:
+            self._read()
+        if self._client is not None and self._client in writable:
+            try:
                 self._write()
-            if self._client in readable and self._client is not None:
+            except BlockingIOError:
+                pass
+            except OSError:
+                # Its last words may be the acknowledgement of everything: they are read before it is let go.
+                self._read()
+                self._drop()
+
+    def _read(self) -> None:
+        try:
+            while self._client is not None:
                 data = self._client.recv(1 << 18)
                 if not data:
-                    raise ConnectionError
+                    self._drop()
+                    return
                 for header, payload in self._reader.feed(data):
                     self._take(header, payload)
         except BlockingIOError:
             pass
         except (OSError, wire.ProtocolError):
-            if self._client is not None:
-                self._client.close()
-            self._client = None
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._client is not None:
+            self._client.close()
+        self._client = None
 
     def _mind_lock(self, readable: List[Any]) -> None:
         if self.lock is None:
@@ -199,8 +214,10 @@ class Supervisor:
             whole = bytes(self._out)
             self._out.clear()
         self._client.settimeout(30)
-        self._client.sendall(whole)
-        self._client.setblocking(False)
+        try:
+            self._client.sendall(whole)
+        finally:
+            self._client.setblocking(False)
 
     def _piece(self, at: int) -> bytes:
         """Event bytes from position ``at`` on: from the file, or from memory where the disk was full."""
