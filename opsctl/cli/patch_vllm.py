@@ -124,10 +124,14 @@ def apply(
     force: bool,
 ) -> int:  # fmt: skip
     """Make patch sets true. All of it or nothing."""
+    from ..errors import UsageError
     from ..journal import new_run_id
     from ..patching import verbs
 
-    reports = verbs.apply(_site(root, env), _chosen(names, package), run=new_run_id(), force=force, check=check)
+    sets = _chosen(names, package)
+    if len(sets) > 1 and not names:
+        raise UsageError("say which patch set to apply: --set NAME", hint=f"of {', '.join(s.name for s in sets)}")
+    reports = verbs.apply(_site(root, env), sets, run=new_run_id(), force=force, check=check)
     return _tell(reports, "patched", as_json, check)
 
 

@@ -76,7 +76,8 @@ def _hints(reports: Sequence[Report]) -> list[str]:
     if "drifted" in states:
         out.append(f"`opsctl patch-vllm diff --set {states['drifted']}` shows the edit by another hand")
         out.append(f"`opsctl patch-vllm apply --force --set {states['drifted']}` makes it true again, keeping a copy")
-        out.append(f"`opsctl patch-vllm revert --set {states['drifted']}` restores the recorded original (sha256 checked)")
+        name = states["drifted"]
+        out.append(f"`opsctl patch-vllm revert --set {name}` restores the recorded original (sha256 checked)")
     if "clean" in states or "partial" in states:
         name = states.get("clean") or states["partial"]
         out.append(f"`opsctl patch-vllm apply --set {name}` makes it true")

@@ -107,7 +107,10 @@ def report_status(site: Site, sets: Sequence[PatchSet]) -> list[Report]:
 
 
 def report_diff(site: Site, sets: Sequence[PatchSet]) -> list[FileDiff]:
-    """What apply would change, and what another hand changed in files that opsctl wrote."""
+    """What apply would change, and what another hand changed in files that opsctl wrote.
+
+    Of several sets those without a place are left out; one alone raises what apply would.
+    """
     out: list[FileDiff] = []
     for package, chosen in by_package(sets).items():
         seen = observe(site, package, chosen)
@@ -116,7 +119,8 @@ def report_diff(site: Site, sets: Sequence[PatchSet]) -> list[FileDiff]:
             if seen.entry(path) is not None and now is not None and after is not None and now != after:
                 out.append(FileDiff(path, unified(path, after, now, "as opsctl wrote it", "now"), "edit"))
         for item in chosen:
-            if status(seen, item).satisfied:
+            state = status(seen, item).state
+            if state in SATISFIED or (len(chosen) > 1 and state in {"mismatch", "not-applicable"}):
                 continue
             plan, _ = _planned(seen, [item], force=True)
             for path, new in plan.after.items():
@@ -156,6 +160,8 @@ def revert(
     for package in packages:
         chosen = [item for item in sets if item.package == package]
         seen = observe(site, package, chosen)
+        recorded = set((seen.manifest or {}).get("sets", {}))
+        chosen = [item for item in chosen if names is not None or item.name in recorded] or chosen
         try:
             plan = plan_revert(seen, names, opsctl=__version__, force=force)
         except TaskFailed as exc:

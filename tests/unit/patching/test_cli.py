@@ -151,6 +151,23 @@ def test_exit_codes(project: Path) -> None:
     assert run("apply", *TARGET)[0] == 1
 
 
+def test_apply_asks_which_set(project: Path) -> None:
+    """With several sets of a package, `apply` wants a name; `status` and `diff` show all that can be shown."""
+    other = make_set(LIST, name="other").dump()
+    other["patches"][0]["file"] = "pkg/absent.py"
+    (project / "playbooks/patches/other.yml").write_text(dump_yaml(other))
+    code, _, what = run("apply", *TARGET)
+    assert (code, what) == (2, "say which patch set to apply: --set NAME")
+    assert run("apply", "--set", "fix", *TARGET)[0] == 0
+    code, stdout, _ = run("status", *TARGET)
+    assert "absent" in stdout
+    assert run("diff", *TARGET)[:2] == (0, "")
+    code, _, what = run("diff", "--set", "other", *TARGET)
+    assert (code, what) == (1, "patch other/list does not apply to pkg 1.2.0")
+    _, stdout, _ = run("revert", *TARGET)
+    assert "other" not in stdout
+
+
 def test_new_records_an_edited_tree(project: Path) -> None:
     """`new` writes a set of unified diffs against the wheel; on a pristine tree it applies, and reverts."""
     wheel = project / "pkg-1.2.0-py3-none-any.whl"
@@ -206,7 +223,8 @@ def test_verify_runs_in_the_environment(project: Path, env: Path, monkeypatch: p
 def test_verify_has_a_deadline(project: Path, env: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A check that hangs is ended with everything that it started."""
     monkeypatch.setenv("OPSCTL_NODE_STATE_DIR", str(project / "state"))
-    hang = "import subprocess, sys\nprint('begin', flush=True)\nsubprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+    sleep = "[sys.executable, '-c', 'import time; time.sleep(600)']"
+    hang = f"import subprocess, sys\nprint('begin', flush=True)\nsubprocess.run({sleep})\n"
     verify_set(project, hang, timeout=1)
     where = ("--env", "env", "--package", "pkg")
     assert run("apply", *where)[0] == 0

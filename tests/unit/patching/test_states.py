@@ -336,7 +336,7 @@ def test_a_patch_that_is_no_python_there_is_not_written(tmp_path: Path) -> None:
     ],
 )
 def test_the_state_of_a_set(parts: str, whole: str) -> None:
-    """Contracts 11: any mismatch; else any drifted; else a required patch not applicable; else all the same; mixtures."""
+    """Contracts 11: any mismatch; else any drifted; else a required one not applicable; else all the same; mixed."""
     patches = [
         PatchStatus("p", "f", "not-applicable" if word == "optional" else word, optional=word == "optional")
         for word in parts.split()
