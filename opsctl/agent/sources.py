@@ -42,9 +42,9 @@ def search(
     """Find ``message`` (or a part of it) in the package below ``root``.
 
     ``root`` is a package directory, a folder that contains it, or an environment. ``classes`` are names of involved
-    classes whose bases are to be examined. Gives {"package", "root", "version", "files", "seconds", "sites",
-    "partial", "unparsed"}; raises LookupError when there is no such package. ``unparsed`` are files that may hold the message but are written
-    for a newer Python than this one.
+    classes whose bases are to be examined; at most ``limit`` places, ``deadline`` in seconds. Gives {"package", "root",
+    "version", "files", "seconds", "partial", "unparsed", "sites"}; ``unparsed`` are files that may hold the message but
+    are written for a newer Python than this one. Raises LookupError when there is no such package.
     """
     start = time.time()
     top, name = find_package(root, package)

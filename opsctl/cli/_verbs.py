@@ -23,6 +23,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Engine": {
         "diagnose": ("diagnose", "Find the one cause in a server's log"),
+        "explain": ("explain", "Find where an error is raised, and under which condition"),
         "patch-vllm": ("patch_vllm", "Patch an installed engine's source, prove it, take it back"),
     },
     "Project": {

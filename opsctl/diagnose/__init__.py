@@ -18,14 +18,13 @@ def diagnose_files(names: Sequence[str], *, signatures: Sequence[Path] = ()) -> 
 
     ``signatures`` are folders of the project whose entries override the shipped ones. Raises InputUnreadable.
     """
-    from opsctl.diagnose.analysis import Analysis
     from opsctl.diagnose.inputs import read_blocks
     from opsctl.diagnose.scan import Matcher, scan
     from opsctl.diagnose.signatures import load_signatures
     from opsctl.diagnose.verdict import judge
 
     matcher = Matcher(load_signatures(signatures))
-    analysis = Analysis(matcher.signatures)
+    analysis = matcher.analysis()
     for name in names:
         scan(matcher, read_blocks(name), analysis, _display(name))
     return judge(analysis, ", ".join(_display(name) for name in names))
@@ -33,13 +32,12 @@ def diagnose_files(names: Sequence[str], *, signatures: Sequence[Path] = ()) -> 
 
 def diagnose_blocks(blocks: Sequence[bytes], source: str = "log") -> Report:
     """The report for bytes that are already in memory."""
-    from opsctl.diagnose.analysis import Analysis
     from opsctl.diagnose.scan import Matcher, scan
     from opsctl.diagnose.signatures import load_signatures
     from opsctl.diagnose.verdict import judge
 
     matcher = Matcher(load_signatures())
-    analysis = Analysis(matcher.signatures)
+    analysis = matcher.analysis()
     scan(matcher, blocks, analysis, source)
     return judge(analysis, source)
 

@@ -7,7 +7,7 @@ that skips everything else, and a node that sends only such lines, reach the sam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from opsctl.diagnose import phases
@@ -71,10 +71,17 @@ class Sight:
 
 
 class Analysis:
-    """The state of one incident. `feed` records in order, then ask `verdict.judge`."""
+    """The state of one incident. `feed` records in order, then ask `verdict.judge`.
 
-    def __init__(self, signatures: Sequence[Signature]) -> None:
-        self._texts = [s for s in signatures if s.literals or s.regexes]
+    ``candidates`` gives the signatures that can match a text at all (`scan.Matcher.candidates`); without it all are
+    tried.
+    """
+
+    def __init__(
+        self, signatures: Sequence[Signature], candidates: Callable[[str], Iterable[Signature]] | None = None
+    ) -> None:
+        texts = [s for s in signatures if s.literals or s.regexes]
+        self._candidates = candidates or (lambda text: texts)
         self.signatures = signatures
         self.order = 0
         self.life = 0
@@ -131,7 +138,7 @@ class Analysis:
 
     def _match(self, record: Record) -> list[Hit]:
         text = record.text
-        found = [(s, score) for s in self._texts if (score := s.find(text)) and self._holds(s, record)]
+        found = [(s, score) for s in self._candidates(text) if (score := s.find(text)) and self._holds(s, record)]
         noise = any(s.role == "noise" for s, _ in found)
         causes = [] if noise else [(s, n) for s, n in found if s.role == "cause"]
         symptoms = [s for s, _ in found if s.role == "symptom"]

@@ -19,7 +19,11 @@ class Scanner(Protocol):
     name: str
 
     def find(self, block: bytes) -> list[tuple[int, int]]:
-        """(offset somewhere inside the occurrence, index of the text), ordered by offset."""
+        """(offset somewhere inside the occurrence, index of the text), ordered by offset; overlaps may be missing."""
+        ...
+
+    def every(self, text: bytes) -> list[int]:
+        """The indices of the texts in a short text; of texts that begin alike one is enough."""
         ...
 
 
@@ -46,6 +50,9 @@ class _Hyperscan:
         self._db.scan(block, match_event_handler=note)
         return out
 
+    def every(self, text: bytes) -> list[int]:
+        return [index for _, index in self.find(text)]
+
 
 def _hex(text: bytes) -> bytes:
     """The text as a pattern in which every byte is literal."""
@@ -71,6 +78,9 @@ class _Re2:
         out = [(m.end() - 1, self._index[m.group()]) for m in self._pattern.finditer(block)]
         return sorted(out + self._common.find(block))
 
+    def every(self, text: bytes) -> list[int]:
+        return _overlapping(self._pattern, self._index, text)
+
 
 class _Pure:
     name = "python"
@@ -84,6 +94,9 @@ class _Pure:
     def find(self, block: bytes) -> list[tuple[int, int]]:
         out = [(m.end() - 1, self._index[m.group()]) for m in self._pattern.finditer(block)]
         return sorted(out + self._common.find(block))
+
+    def every(self, text: bytes) -> list[int]:
+        return _overlapping(self._pattern, self._index, text)
 
 
 def _tree(texts: Sequence[bytes]) -> bytes:
@@ -115,6 +128,16 @@ def _branch(node: dict[Any, Any]) -> bytes:
             run += re.escape(bytes([byte]))
         parts.append(run + _branch(child))
     return parts[0] if len(parts) == 1 else b"(?:" + b"|".join(parts) + b")"
+
+
+def _overlapping(pattern: Any, index: dict[bytes, int], text: bytes) -> list[int]:
+    """Matches that begin anywhere, also inside another one."""
+    out: list[int] = []
+    match = pattern.search(text)
+    while match is not None:
+        out.append(index[match.group()])
+        match = pattern.search(text, match.start() + 1)
+    return out
 
 
 class _Singles:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from opsctl.diagnose.analysis import Analysis, Hit
+from opsctl.diagnose.analysis import Hit
 from opsctl.diagnose.records import Reader
 from opsctl.diagnose.report import Finding, Report
 from opsctl.diagnose.scan import BACK, EDGE, Matcher
@@ -25,7 +25,7 @@ class LiveMatcher:
     def __init__(self, matcher: Matcher, source: str = "") -> None:
         self._find = matcher.scanner.find
         self._rare = matcher.is_rare
-        self._analysis = Analysis(matcher.signatures)
+        self._analysis = matcher.analysis()
         self._reader = Reader(source)
         self._source = source
         self._number = 0

@@ -72,7 +72,30 @@ class Matcher:
         self.signatures = tuple(signatures)
         words = wanted_texts(signatures)
         self.scanner: Scanner = make_scanner(words, _OFTEN, engine)
-        self._rare = len({word.encode() for word in words} - {word.encode() for word in _OFTEN})
+        plain = sorted({word.encode() for word in words} - {word.encode() for word in _OFTEN})
+        self._rare = len(plain)
+        owners: dict[str, list[int]] = {}
+        for number, signature in enumerate(self.signatures):
+            needed = [text for pattern in signature.regexes for text in required_literals(pattern.pattern)]
+            for text in {*signature.literals, *needed}:
+                owners.setdefault(text, []).append(number)
+        #: for each text the signatures that need it, a part of it, or a longer text that contains it
+        self._owners = [
+            sorted({n for text, numbers in owners.items() if word in text or text in word for n in numbers})
+            for word in (word.decode() for word in plain)
+        ]
+
+    def analysis(self) -> Analysis:
+        """A fresh analysis for one incident."""
+        return Analysis(self.signatures, self.candidates)
+
+    def candidates(self, text: str) -> list[Signature]:
+        """The signatures that can match ``text``, in the order of the catalogue."""
+        numbers: set[int] = set()
+        for index in self.scanner.every(text.encode("utf-8", "replace")):
+            if index < self._rare:
+                numbers.update(self._owners[index])
+        return [self.signatures[number] for number in sorted(numbers)]
 
     def is_rare(self, index: int) -> bool:
         """Whether the text with this index is one that healthy servers do not print all the time."""

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.diagnose.analysis import Analysis
 from opsctl.diagnose.records import Reader
 from opsctl.diagnose.report import Report
 from opsctl.diagnose.scan import Matcher, scan
@@ -32,13 +31,13 @@ def matcher() -> Matcher:
 
 
 def fast(path: Path) -> Report:
-    analysis = Analysis(matcher().signatures)
+    analysis = matcher().analysis()
     scan(matcher(), [path.read_bytes()], analysis, path.name)
     return judge(analysis, path.name)
 
 
 def plain(path: Path) -> Report:
-    analysis = Analysis(matcher().signatures)
+    analysis = matcher().analysis()
     reader = Reader(path.name)
     for number, raw in enumerate(path.read_bytes().split(b"\n"), 1):
         analysis.feed_all(reader.feed(number, raw))
