@@ -1,0 +1,40 @@
+"""docs/patching.md tells what is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from opsctl.config.yaml import load_yaml
+from opsctl.patching.sets import from_values, load_sets
+from opsctl.patching.statements import GROUPS, KINDS
+
+TEXT = (Path(__file__).parents[3] / "docs" / "patching.md").read_text(encoding="utf-8")
+
+
+def table(heading: str) -> list[list[str]]:
+    """The cells of the table below a heading."""
+    part = TEXT.split(f"\n{heading}\n", 1)[1].split("\n#", 1)[0]
+    rows = [line for line in part.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def test_the_example_is_a_patch_set() -> None:
+    """The YAML of the page loads."""
+    (block,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    assert from_values(load_yaml(text=block), "docs").name == "longer-timeout"
+
+
+def test_every_statement_and_every_field_is_documented() -> None:
+    """The table of statements names each kind, and each field of it."""
+    rows = {row[0].strip("`"): row[1] for row in table("### Statements")}
+    assert set(rows) == {*KINDS, *GROUPS}
+    for name, kind in KINDS.items():
+        words = set(re.findall(r"`(\w+)(?:: [\w/]+)?`", rows[name]))
+        assert words == {field.alias or key for key, field in kind.model_fields.items()}
+
+
+def test_every_built_in_set_is_documented() -> None:
+    """The table of sets names them all."""
+    sets = load_sets(Path("/nonexistent"))
+    assert {row[0].strip("`") for row in table("## The sets that come with opsctl")} == set(sets)
