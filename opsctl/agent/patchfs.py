@@ -100,6 +100,11 @@ def read_manifest(state: str) -> Optional[Dict[str, Any]]:
             out: Dict[str, Any] = json.load(file)
     except FileNotFoundError:
         return None
+    except PermissionError as exc:
+        raise PatchFsError(
+            "denied", "what opsctl has written here cannot be read", "%s: %s" % (exc.filename, exc.strerror),
+            "run as the user who applied the patches",
+        ) from None  # fmt: skip
     except (OSError, ValueError) as exc:
         raise PatchFsError(
             "broken", "the patch manifest cannot be read", "%s: %s" % (os.path.join(state, "manifest.json"), exc),

@@ -68,7 +68,8 @@ def plan_apply(
     states = [status(seen, item) for item in sets]
     _refuse(seen, states, force)
     recorded = _recorded_sets(seen)
-    others = [item for item in recorded if item.name not in {one.name for one in sets}]
+    chosen = {item.name for item in sets}
+    others = [item for item in recorded if item.name not in chosen and status(seen, item).satisfied]
     found = overlaps(seen, [*sets, *others])
     if found:
         first = found[0]
@@ -79,13 +80,15 @@ def plan_apply(
         )
     sources = seen.texts(name for item in sets for name in item.files())
     texts = {path: source.text for path, source in sources.items()}
-    touched: dict[str, list[tuple[PatchSet, Patch]]] = {}
+    touched: dict[str, list[tuple[PatchSet, Patch, bool]]] = {}
     for item in states:
         for patch, patch_status in zip(item.set.patches, item.patches, strict=True):
+            if patch_status.state == "applied":  # by us, perhaps for another set: this one owns it too from now on
+                touched.setdefault(patch_status.file, []).append((item.set, patch, False))
             if patch_status.state in {"clean", "drifted"}:
                 path = patch_status.file
                 texts[path] = _made(patch, path, texts, seen, force)
-                touched.setdefault(path, []).append((item.set, patch))
+                touched.setdefault(path, []).append((item.set, patch, True))
     _check(texts, states, others)
     return _apply_plan(seen, sources, texts, touched, run=run, now=now, opsctl=opsctl), states
 
@@ -147,7 +150,7 @@ def _check(texts: Mapping[str, str], states: Sequence[SetStatus], others: Sequen
 
 def _apply_plan(
     seen: Observed, sources: Mapping[str, Source], texts: Mapping[str, str],
-    touched: Mapping[str, list[tuple[PatchSet, Patch]]], *, run: str, now: str, opsctl: str,
+    touched: Mapping[str, list[tuple[PatchSet, Patch, bool]]], *, run: str, now: str, opsctl: str,
 ) -> Plan:  # fmt: skip
     plan = Plan({}, {}, None)
     entries = _live_entries(seen)
@@ -155,26 +158,34 @@ def _apply_plan(
     for path, done in touched.items():
         old, new = seen.data(path), sources[path].encode(texts[path])
         assert old is not None
+        entry = entries.get(path)
+        owners = list(entry["patches"]) if entry else []
+        fresh = [(one, patch) for one, patch, made in done if made or not any(_is(item, one, patch) for item in owners)]
+        if not fresh:
+            continue
+        owners = [item for item in owners if not any(_is(item, *pair) for pair in fresh)]
+        owners += [
+            {"set": one.name, "patch": patch.name, "opsctl": opsctl, "run": run, "time": now} for one, patch in fresh
+        ]
+        sets.update({one.name: one.dump() for one, _ in fresh})
         if new == old:
+            assert entry is not None
+            entries[path] = {**entry, "patches": owners}
             continue
         plan.before[path], plan.after[path] = old, new
-        entry = entries.get(path)
         base = _baseline(seen, path, entry, old, plan)
-        kept = [item for item in (entry["patches"] if entry else []) if not _listed(item, done)]
-        kept += [
-            {"set": one.name, "patch": patch.name, "opsctl": opsctl, "run": run, "time": now} for one, patch in done
-        ]
         if entry and old != seen.blobs.get(entry["after"]):
             plan.copies[path] = old
-        entries[path] = {"before": sha(base), "after": sha(new), "patches": kept}
+        entries[path] = {"before": sha(base), "after": sha(new), "patches": owners}
         plan.keep += [base, new]
-        sets.update({one.name: one.dump() for one, _ in done})
-    plan.manifest = _manifest(seen, entries, sets, opsctl) if plan.changed else seen.manifest
+    plan.manifest = _manifest(seen, entries, sets, opsctl)
+    if not plan.changed and plan.manifest is not None and plan.manifest["files"] == (seen.manifest or {}).get("files"):
+        plan.manifest = seen.manifest
     return plan
 
 
-def _listed(item: Mapping[str, Any], done: Sequence[tuple[PatchSet, Patch]]) -> bool:
-    return any(item["set"] == one.name and item["patch"] == patch.name for one, patch in done)
+def _is(item: Mapping[str, Any], one: PatchSet, patch: Patch) -> bool:
+    return bool(item["set"] == one.name and item["patch"] == patch.name)
 
 
 def _baseline(seen: Observed, path: str, entry: dict[str, Any] | None, now: bytes, plan: Plan) -> bytes:

@@ -255,8 +255,14 @@ def test_a_set_that_another_set_made_true(tmp_path: Path) -> None:
     """Equal statements of two sets do not disturb each other; the second has nothing to do."""
     root = install(tmp_path)
     apply(root, make_set(LIST, name="one"))
-    report = apply(root, make_set(LIST, name="two"))
+    one, two = make_set(LIST, name="one"), make_set(LIST, name="two")
+    report = apply(root, two)
     assert (report.changed, report.sets[0].state) == (False, "applied")
+    after = contents(root)
+    assert revert(root, "one", sets=(one, two)).changed is False
+    assert contents(root) == after, "the second set still wants it"
+    assert revert(root, "two", sets=(one, two)).changed is True
+    assert contents(root)["pkg/one.py"].decode() == ONE
 
 
 def test_overlap_is_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -275,6 +281,15 @@ def test_overlap_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     after = contents(root)
     assert apply(root, two).error is not None
     assert contents(root) == after
+
+
+def test_a_drifted_set_does_not_stop_another(tmp_path: Path) -> None:
+    """Drift in one set is not the business of another one in another place."""
+    root = install(tmp_path)
+    apply(root, make_set(LIST, name="one"))
+    edit(root / "pkg/one.py", '"c"', '"z"')
+    assert apply(root, make_set(METHOD, name="two")).error is None
+    assert states(root, make_set(LIST, name="one"))[0] == "drifted"
 
 
 def test_sets_that_add_to_one_list_go_together(tmp_path: Path) -> None:
