@@ -108,7 +108,9 @@ def test_run_twice(kind: str, project: Project, node: TestNode, web: int) -> Non
     before = tree(node.files)
     check = project.deploy(book, node, check=True)
     assert tree(node.files) == before, "check mode wrote to the node"
-    assert " ".join(check.outcomes) == first, check.explain()
+    # What follows a change of the same file cannot be known before that was made, and is said to be unknown.
+    for number, (said, did) in enumerate(zip(check.outcomes, first.split(), strict=True)):
+        assert said == did or (said == "unknown" and "changed" in check.outcomes[:number]), check.explain()
     assert check.code == (8 if "changed" in first else 0)
     run = project.deploy(book).ok()
     assert " ".join(run.outcomes) == first, run.explain()
