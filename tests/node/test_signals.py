@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -85,30 +84,30 @@ def history(project: Project) -> list[str]:
 def test_ctrl_c_asks_and_stops(project: Project, node: TestNode) -> None:
     """Ctrl-C on a terminal asks; `s` ends everything."""
     with begin(project, node, terminal=True) as running:
-        running.type("\x03")
+        running.enter("\x03")
         running.until(lambda: QUESTION in running.screen, "nobody asks")
         assert comms(node)["opsctl-run"] == 1  # until the answer, nothing is stopped
-        running.type("s\n")
+        running.enter("s\n")
         check_stopped(project, node, running.end())
 
 
 def test_ctrl_c_asks_and_leaves(project: Project, node: TestNode) -> None:
     """`l` leaves the task running on the node; a resume, also from a second terminal, has all its outcomes."""
     with begin(project, node, terminal=True) as running:
-        running.type("\x03")
+        running.enter("\x03")
         running.until(lambda: QUESTION in running.screen, "nobody asks")
-        running.type("what?\n")
+        running.enter("what?\n")
         running.until(lambda: running.screen.count(QUESTION) == 2, "an answer that is none is not asked again")
-        running.type("l\n")
+        running.enter("l\n")
         check_left(project, node, running.end())
 
 
 def test_ctrl_c_twice_stops(project: Project, node: TestNode) -> None:
     """The second Ctrl-C is an answer: stop."""
     with begin(project, node, terminal=True) as running:
-        running.type("\x03")
+        running.enter("\x03")
         running.until(lambda: QUESTION in running.screen, "nobody asks")
-        running.type("\x03")
+        running.enter("\x03")
         check_stopped(project, node, running.end())
 
 
@@ -186,10 +185,7 @@ def test_a_signal_before_anything_was_sent_leaves_no_trace(project: Project, nod
     os.kill(node.server.pid, signal.SIGSTOP)
     try:
         with Running(project, "deploy", "site.yml", "--json") as running:
-            journal = project.home / ".local/state/opsctl/runs"
-            running.until(lambda: journal.exists() and any(journal.iterdir()), "the run does not begin")
-            events = lambda: "".join(p.read_text() for p in Path(journal).rglob("events.jsonl"))  # noqa: E731
-            running.until(lambda: "run_started" in events(), "the run does not begin")
+            running.until(lambda: "run_started" in running.said, "the run does not begin")
             running.send(signal.SIGINT)
             assert running.end().code == 130
     finally:

@@ -68,7 +68,7 @@ def lines(node: TestNode, name: str = "log") -> list[str]:
 class Running:
     """`opsctl ARGV` in a session of its own, as a context; killed at its end if it still runs.
 
-    With ``terminal`` its standard input and error are a terminal (`screen` is what stands there, `type` types).
+    With ``terminal`` its standard input and error are a terminal (`screen` is what stands there, `enter` types).
     Standard output always goes to a file.
     """
 
@@ -77,7 +77,10 @@ class Running:
         self.argv = list(argv)
         self._out = (project.home / f"stdout-{time.monotonic_ns()}").open("w+b")
         self._err = (project.home / f"stderr-{time.monotonic_ns()}").open("w+b")
-        self._master, slave = pty.openpty() if terminal else (None, None)
+        self._master: int | None = None
+        slave: int | None = None
+        if terminal:
+            self._master, slave = pty.openpty()
         self._screen = bytearray()
 
         def control() -> None:
@@ -91,7 +94,7 @@ class Running:
             stdout=self._out,
             stderr=self._err if slave is None else slave,
             start_new_session=True,
-            preexec_fn=control if terminal else None,
+            preexec_fn=control if terminal else None,  # noqa: PLW1509 - one ioctl between fork and exec
         )
         if slave is not None:
             os.close(slave)
@@ -118,7 +121,7 @@ class Running:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def type(self, text: str) -> None:
+    def enter(self, text: str) -> None:
         """Type on the terminal; ``\\x03`` is Ctrl-C."""
         assert self._master is not None
         os.write(self._master, text.encode())
@@ -149,6 +152,11 @@ class Running:
         """Wait for its end; what it said."""
         code = self.process.wait(deadline)
         return self.project.judge(self.argv, code, self._text(self._out), self._text(self._err) + self.screen)
+
+    @property
+    def said(self) -> str:
+        """Its standard output so far."""
+        return self._text(self._out)
 
     @staticmethod
     def _text(file: object) -> str:

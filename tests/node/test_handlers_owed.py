@@ -1,0 +1,182 @@
+"""A handler that a change has notified runs, whatever comes between: now, or in the next run of the project."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.project import Project, TestNode, tree
+from tests.support.running import Running, kill_agent, lines, wait_for
+
+BOOK = """
+    - hosts: all
+      gather_facts: false
+      tasks:
+        - {name: config, copy: {dest: "{{ files }}/app.conf", content: "v1\\n"}, notify: restart}
+        - {name: gate, shell: "test ! -e {{ files }}/broken"}
+      handlers:
+        - {name: restart, shell: "echo restart >> {{ files }}/log"}
+        - {name: idle, shell: "echo idle >> {{ files }}/log"}
+"""
+
+
+def owed(project: Project, node: TestNode) -> dict[str, dict[str, str]]:
+    """What `opsctl node handlers --json` says."""
+    project.inventory(node)
+    run = project.opsctl("node", "handlers", node.name, "--json").ok()
+    return {
+        name: debt
+        for names in json.loads(run.stdout)["owed"].values()
+        for name, debt in names.items()
+    }
+
+
+def fail_first(project: Project, node: TestNode) -> str:
+    """A run that changes, notifies, and fails before the handlers. Its id."""
+    (node.files / "broken").touch()
+    run = project.deploy(BOOK, node)
+    assert run.code == 1 and lines(node) == []
+    pending = [event for event in run.events if event["event"] == "handlers_pending"]
+    assert pending[0]["handlers"] == ["restart"]
+    (node.files / "broken").unlink()
+    name: str = run.events[0]["run"]
+    return name
+
+
+def test_the_next_run_pays(project: Project, node: TestNode) -> None:
+    """Nothing changes in the next run, and the handler runs all the same, once; the one after that runs none."""
+    first = fail_first(project, node)
+    assert owed(project, node)["restart"]["run"] == first
+    run = project.deploy(BOOK, node).ok()
+    assert run.task("config")["outcome"] == "ok"
+    assert run.task("restart")["outcome"] == "changed" and run.task("restart")["handler"]
+    told = [event for event in run.events if event["event"] == "handlers_pending"]
+    assert told[0]["handlers"] == ["restart"] and told[0]["since"] == first
+    assert lines(node) == ["restart"]
+    assert owed(project, node) == {}
+    project.deploy(BOOK, node).ok()
+    assert lines(node) == ["restart"]
+
+
+def test_people_are_told_since_which_run(project: Project, node: TestNode) -> None:
+    """Plain output says that the handler is pending since run X."""
+    first = fail_first(project, node)
+    run = project.opsctl("deploy", "site.yml").ok()
+    assert "restart" in run.stdout + run.stderr and first in run.stdout + run.stderr
+
+
+def test_another_checkout_pays(project: Project, node: TestNode, tmp_path: Path) -> None:
+    """The debt is the node's: a colleague's checkout in another directory runs the handler."""
+    fail_first(project, node)
+    colleague = Project(tmp_path / "elsewhere" / "checkout-2")
+    colleague.deploy(BOOK, node).ok()
+    assert lines(node) == ["restart"]
+    assert owed(project, node) == {}
+
+
+def test_another_project_does_not_pay(project: Project, node: TestNode, tmp_path: Path) -> None:
+    """A playbook without such a handler, or of another name, leaves the debt alone."""
+    fail_first(project, node)
+    stranger = Project(tmp_path / "stranger")
+    stranger.write("other.yml", BOOK)
+    stranger.inventory(node)
+    stranger.opsctl("deploy", "other.yml", "--json").ok()
+    project.deploy("- {hosts: all, gather_facts: false, tasks: [{command: 'true'}]}", node).ok()
+    assert lines(node) == []
+    project.deploy(BOOK, node).ok()
+    assert lines(node) == ["restart"]
+
+
+def test_check_shows_and_runs_nothing(project: Project, node: TestNode) -> None:
+    """`--check` shows the handler that would run, exits 8, writes nothing, and the debt stays."""
+    first = fail_first(project, node)
+    before = tree(node.files)
+    run = project.deploy(BOOK, node, check=True)
+    assert run.code == 8, run.explain()
+    assert run.task("restart")["outcome"] == "changed"
+    told = [event for event in run.events if event["event"] == "handlers_pending"]
+    assert told[0]["since"] == first
+    assert tree(node.files) == before
+    assert set(owed(project, node)) == {"restart"}
+
+
+def test_node_handlers_lists_and_clears(project: Project, node: TestNode) -> None:
+    """`node handlers` shows the debt to people; `--clear` asks, and then no run pays it."""
+    first = fail_first(project, node)
+    shown = project.opsctl("node", "handlers", "n1").ok().stdout
+    assert "restart" in shown and first in shown
+    assert project.opsctl("node", "handlers", "n1", "--clear").code == 2  # nobody can be asked
+    assert set(owed(project, node)) == {"restart"}
+    project.opsctl("node", "handlers", "n1", "--clear", "--yes").ok()
+    assert "no handler is owed" in project.opsctl("node", "handlers", "n1").ok().stdout
+    project.deploy(BOOK, node).ok()
+    assert lines(node) == []
+
+
+def test_a_handler_that_fails_stays_owed(project: Project, node: TestNode) -> None:
+    """Only a handler that has run well is paid."""
+    book = BOOK.replace("echo restart >>", "test ! -e {{ files }}/bad && echo restart >>")
+    (node.files / "bad").touch()
+    assert project.deploy(book, node).code == 1
+    assert set(owed(project, node)) == {"restart"}
+    (node.files / "bad").unlink()
+    project.deploy(book, node).ok()
+    assert lines(node) == ["restart"] and owed(project, node) == {}
+
+
+def test_a_listener_is_owed_too(project: Project, node: TestNode) -> None:
+    """Handlers that were notified through a topic are owed each by its own name."""
+    book = BOOK.replace("notify: restart", "notify: topic").replace(
+        "handlers:\n", 'handlers:\n        - {name: reload, listen: topic, shell: "echo reload >> {{ files }}/log"}\n'
+    )
+    (node.files / "broken").touch()
+    assert project.deploy(book, node).code == 1
+    (node.files / "broken").unlink()
+    assert set(owed(project, node)) == {"reload"}
+    project.deploy(book, node).ok()
+    assert lines(node) == ["reload"]
+
+
+SLOW = BOOK.replace(
+    '{name: gate, shell: "test ! -e {{ files }}/broken"}',
+    "{name: gate, wait_for: {path: '{{ files }}/go', timeout: 120, sleep: 1}}",
+)
+
+
+@pytest.mark.parametrize("what", ["link", "agent", "controller"])
+def test_what_dies_between_change_and_handler(what: str, project: Project, node: TestNode) -> None:
+    """Link, agent or controller gone after the change: the handler runs once, in the same or the resumed run."""
+    project.write("site.yml", SLOW)
+    project.inventory(node)
+    with Running(project, "deploy", "site.yml", "--json") as running:
+        running.until((node.files / "app.conf").exists, "the change does not come")
+        running.until(lambda: '"config"' in running.said, "the change is not reported")
+        if what == "link":
+            node.server.kill_sessions()
+        elif what == "agent":
+            kill_agent(node)
+        else:
+            running.kill()
+        (node.files / "go").touch()
+        run = project.opsctl("deploy", "--resume", "--json") if what == "controller" else running.end()
+    assert run.code == 0, run.explain()
+    assert lines(node) == ["restart"]
+    assert owed(project, node) == {}
+
+
+def test_an_agent_that_dies_for_good_leaves_the_debt(project: Project, node: TestNode, tmp_path: Path) -> None:
+    """Agent and controller die after the change: a fresh deploy from elsewhere runs the handler."""
+    project.write("site.yml", SLOW)
+    project.inventory(node)
+    with Running(project, "deploy", "site.yml", "--json") as running:
+        running.until((node.files / "app.conf").exists, "the change does not come")
+        wait_for((node.state / "handlers.json").exists, "the debt is not written")
+        running.kill()
+        kill_agent(node)
+    (node.files / "go").touch()
+    run = Project(tmp_path / "fresh").deploy(SLOW, node).ok()
+    assert run.task("config")["outcome"] == "ok"
+    assert lines(node) == ["restart"]
+    node.abandon()
