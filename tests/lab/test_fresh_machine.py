@@ -106,9 +106,10 @@ def test_a_fresh_machine_runs_the_tests(machine: Machine, user: str) -> None:
     if user != "root":
         owner = home.stat()
         subprocess.run(["chown", "-R", f"{owner.st_uid}:{owner.st_gid}", home / "opsctl"], check=True)
+    assert machine.run("git", "init", "--quiet", "opsctl", user=user).returncode == 0
     command: Sequence[str] = ("./opsctl/scripts/test", "unit", "-m", "smoke")
     first = machine.run(*command, user=user)
-    said = first.stdout + first.stderr
+    said = first.stderr[-1500:] + first.stdout
     assert first.returncode == 0, said[-8000:]
     passed, failed = first.stdout.splitlines()[-1].split(", ")[:2]
     assert int(passed.split()[0]) > 0 and failed == "0 failed", said[-2000:]
