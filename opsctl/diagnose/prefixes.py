@@ -141,6 +141,11 @@ class Line:
     nccl: bool = False
     kernel: bool = False
 
+    @property
+    def path(self) -> str:
+        """Who printed the line, outermost first."""
+        return f"{self.channel}/{self.process}" if self.channel and self.process else self.channel or self.process
+
 
 def strip_ansi(text: str) -> str:
     """The text without terminal escape sequences."""
@@ -153,11 +158,17 @@ class Splitter:
     def __init__(self) -> None:
         self._shapes: list[tuple[int, str]] = []
         self._candidates: dict[str, int] = {}
+        self._last = ""
 
     def split(self, raw: str) -> Line:
         """``raw`` without its prefixes. ANSI sequences are dropped; inner indentation is kept."""
         text = strip_ansi(raw)
         line = Line(text)
+        bare = text.rstrip()
+        if bare and len(bare) < 60 and len(self._last) > len(bare) + 1 and self._last.startswith(bare + " "):
+            line.text = ""  # nothing but the prefix of the line before
+            return line
+        self._last = text
         if text.startswith('{"') and text.rstrip().endswith("}"):
             _unwrap_json(line)
         self._outer(line)
@@ -175,23 +186,22 @@ class Splitter:
             text = line.text
             if not text or text[0] in " \t":
                 return
-            match = None
-            for pattern in _OUTER:
-                match = pattern.match(text)
-                if match:
-                    break
+            match = next((m for pattern in _OUTER if (m := pattern.match(text))), None)
             if match is None:
-                match = _STERN.match(text) or _SRUN.match(text)
-                if match is not None:
-                    self._remember(text[: match.end()])
-            if match is None:
-                return
+                believed = _STERN.match(text) or _SRUN.match(text)
+                if believed is None:
+                    return
+                head = text[: believed.end()]
+                self._remember(head)
+                line.channel = _join(line.channel, _SHAPE.sub("0", head))
+                line.text = text[believed.end() :]
+                continue
             found = match.groupdict()
             if found.get("rank"):
                 line.process = found["rank"]
             elif found.get("proc"):
                 name = found["proc"]
-                line.channel = f"{line.channel}/{name}" if line.channel else name
+                line.channel = _join(line.channel, name)
                 if name == "kernel":
                     line.kernel = True
             if found.get("time"):
@@ -212,7 +222,7 @@ class Splitter:
             # digits may have grown: find where the shape really ends
             end = next((n for n in range(len(head), 0, -1) if _SHAPE.sub("0", head[:n]) == shape), 0)
             if end:
-                line.channel = f"{line.channel}/{shape}" if line.channel else shape
+                line.channel = _join(line.channel, shape)
                 line.text = line.text[end:]
                 return True
         return False
@@ -236,7 +246,7 @@ class Splitter:
             self._candidates[shape] = seen
         if match is None or seen >= 2:
             self._remember(head)
-        line.channel = f"{line.channel}/{shape}" if line.channel else shape
+        line.channel = _join(line.channel, shape)
         line.text = line.text[at:]
         _inner(line)
 
@@ -244,6 +254,10 @@ class Splitter:
         shape = _SHAPE.sub("0", head)
         if len(self._shapes) < 8 and len(head) <= 120 and all(shape != known for _, known in self._shapes):
             self._shapes.append((len(head), shape))
+
+
+def _join(outer: str, inner: str) -> str:
+    return f"{outer}/{inner}" if outer else inner
 
 
 def _inner(line: Line) -> None:
@@ -254,6 +268,7 @@ def _inner(line: Line) -> None:
         match = _ACTOR.match(text)
         if match:
             name, rest = match.group("proc"), match.group("rest").strip().lstrip("+, ")
+            line.channel = _join(line.channel, line.process) if line.process else line.channel
             line.process = name if match.group("rest").startswith(" +") else f"{name} {rest}"
             line.text = text[match.end() :]
             continue

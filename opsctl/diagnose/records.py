@@ -72,7 +72,7 @@ class Reader:
         self.source = source
         self._splitter = Splitter()
         self._tracer = Tracer()
-        self._quoting: dict[str, int] = {}
+        self._quoting, self._quoted = 0, ""
 
     @property
     def busy(self) -> bool:
@@ -113,22 +113,19 @@ class Reader:
 
     def _request(self, line: Line) -> bool:
         """Whether this text is what a client sent (or the continuation of such text), or an access log line."""
-        key = f"{line.channel}/{line.process}"
         text = line.text
         if line.level not in {"error", "critical"}:
             if text.startswith(_REQUEST_STARTS):
                 if text.startswith(_PROMPTS) and _goes_on(text):
-                    self._quoting[key] = _QUOTED_LINES
+                    self._quoting, self._quoted = _QUOTED_LINES, line.path
                 return True
             if text[:2] != "  " and any(word in text for word in _REQUEST_WORDS) and not NAMED.match(text):
                 return True
-        if key in self._quoting:
-            if line.formatted or line.kernel or (line.process and text.startswith("Traceback")):
-                del self._quoting[key]
+        if self._quoting and f"{self._quoted}/".startswith(f"{line.path}/" if line.path else ""):
+            if line.formatted or line.kernel or (line.path == self._quoted and text.startswith("Traceback")):
+                self._quoting = 0
             else:
-                self._quoting[key] -= 1
-                if self._quoting[key] <= 0:
-                    del self._quoting[key]
+                self._quoting -= 1
                 return True
         return "HTTP/1." in text and any(mark in text for mark in _ACCESS)
 
