@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -13,4 +14,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit status (contracts 7). Never raises, but `SystemExit` on completion."""
     from ._main import run
 
+    # Pydantic looks through every installed distribution for plugins when it is first imported; there are none for us.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     return run(list(sys.argv[1:] if argv is None else argv))
