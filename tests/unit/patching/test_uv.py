@@ -31,7 +31,8 @@ def test_the_other_environment_is_untouched(mode: str, tmp_path: Path) -> None:
         pytest.skip("uv is not installed; test_faults covers links made by hand")
     made = install(tmp_path / "made")
     wheel = tmp_path / "pkg-1.2.0-py3-none-any.whl"
-    (made / "pkg-1.2.0.dist-info" / "WHEEL").write_text("Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    tag = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    (made / "pkg-1.2.0.dist-info" / "WHEEL").write_text(tag)
     with ZipFile(wheel, "w") as archive:
         for path in sorted(made.rglob("*")):
             if path.is_file():
