@@ -6,9 +6,12 @@ import os
 import sys
 from typing import Any, Dict, Tuple
 
+#: Modules of which a copy is written to disk: they outlive the agent.
+SOURCES = ("opsctl_agent.servers.keeper",)
+
 
 class Finder:
-    """Imports from marshalled code: {module: (is package, code)}."""
+    """Imports from marshalled code: {module: (is package, code)}; the sources of `SOURCES` come with it."""
 
     def __init__(self, code: Dict[str, Tuple[bool, Any]]) -> None:
         self._code = code
@@ -17,6 +20,10 @@ class Finder:
         if name not in self._code:
             return None
         return importlib.util.spec_from_loader(name, self, is_package=self._code[name][0])  # type: ignore[arg-type]
+
+    def get_source(self, name: str) -> Any:
+        """The source of a module that is run as a program of its own; None of others."""
+        return self._code.get("source " + name, (False, None))[1]
 
     def create_module(self, spec: Any) -> None:
         return None
@@ -32,7 +39,7 @@ def use(data: bytes) -> None:
 
 def compiled(root: str) -> bytes:
     """The agent below ``root`` as marshalled code, its byte code taken from the cache where it is there."""
-    out = {}
+    out: Dict[str, Tuple[bool, Any]] = {}
     for base, dirs, names in os.walk(os.path.join(root, "opsctl_agent")):
         dirs[:] = sorted(d for d in dirs if d != "__pycache__")
         for name in sorted(names):
@@ -42,6 +49,9 @@ def compiled(root: str) -> bytes:
             module = os.path.relpath(path, root)[:-3].replace(os.sep, ".")
             package = module.endswith(".__init__")
             out[module[: -len(".__init__")] if package else module] = (package, _code(path))
+            if module in SOURCES:
+                with open(path, encoding="utf-8") as source:
+                    out["source " + module] = (False, source.read())
     return marshal.dumps(out)
 
 

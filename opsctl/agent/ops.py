@@ -106,4 +106,13 @@ def _handlers(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]
     return {"owed": owed}
 
 
-OPERATIONS = {"ping": _ping, "facts": _facts, "run": _run, "clean": _clean, "lock": _lock, "handlers": _handlers}
+def _server(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
+    """`opsctl server` and `opsctl logs`."""
+    from .servers.ops import answer
+
+    return answer(args, send, state_dir)
+
+
+OPERATIONS = {
+    "ping": _ping, "facts": _facts, "run": _run, "clean": _clean, "lock": _lock, "handlers": _handlers, "server": _server,
+}  # fmt: skip

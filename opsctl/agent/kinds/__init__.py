@@ -135,6 +135,8 @@ TABLE: Dict[str, Tuple[str, str]] = {
     "user": ("users", "User"),
     "systemd": ("systemd", "Systemd"),
     "service": ("systemd", "Systemd"),
+    "server": ("server", "ServerKind"),
+    "_server": ("server", "Operation"),
 }
 
 
