@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from . import __version__
 from .agent.expr import Unknown
 from .asks import Answers
 from .batch import Batch
@@ -140,6 +141,7 @@ class HostRun:
             import os
 
             out["project"] = os.path.basename(run.playbook.path)
+            out["opsctl"] = __version__
         if spec.become_password is not None:
             out["become_password"] = spec.become_password.reveal()
         return out
@@ -202,7 +204,8 @@ class HostRun:
         if done.get("locked"):
             raise self._locked(done["locked"])
         if done.get("error"):
-            raise OpsError(done["error"]["what"], cause=done["error"].get("cause"), host=self.host)
+            error = done["error"]
+            raise OpsError(error["what"], cause=error.get("cause"), hint=error.get("hint"), host=self.host)
         if done.get("cancelled"):
             self.state.failed = True
             if self.run.stopped is None:

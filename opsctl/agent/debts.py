@@ -9,19 +9,29 @@ import time
 from typing import Any, Dict
 
 from . import boot
+from .kinds import Fail
 
 #: Format of the file. A newer one is refused, so that nothing of it is lost.
 FORMAT = 1
 
 
-class NewerFormat(Exception):
-    """The file was written by a newer opsctl."""
+class NewerFormat(Fail):
+    """What lies on the node was written by a newer opsctl."""
+
+    def __init__(self, path: str, found: Dict[str, Any]) -> None:
+        super().__init__(
+            "%s on the node was written by a newer opsctl" % path,
+            cause="its format is %s, this opsctl reads up to %d" % (found.get("format"), FORMAT),
+            hint="upgrade opsctl to %s" % (found.get("opsctl") or "the version that wrote it"),
+        )
 
 
 class Debts:
     """The owed handlers of one project on this node."""
 
-    def __init__(self, state_dir: str, project: str) -> None:
+    def __init__(self, state_dir: str, project: str, version: str = "") -> None:
+        """``version`` is that of the opsctl which writes; an older one names it when it cannot read the file."""
+        self.version = version
         self._state_dir = state_dir
         self._path = os.path.join(state_dir, "handlers.json")
         self.project = project
@@ -35,7 +45,7 @@ class Debts:
         if not isinstance(found, dict):
             return {"format": FORMAT, "projects": {}}
         if found.get("format", 0) > FORMAT:
-            raise NewerFormat("%s has format %s; this agent knows up to %d" % (self._path, found.get("format"), FORMAT))
+            raise NewerFormat(self._path, found)
         if "projects" not in found:
             # Format 0 had the projects at the top.
             found = {"format": FORMAT, "projects": {k: v for k, v in found.items() if isinstance(v, dict)}}
@@ -45,14 +55,15 @@ class Debts:
         boot.private_dir(self._state_dir)
         data["projects"] = {name: owed for name, owed in data["projects"].items() if owed}
         if not data["projects"]:
-            try:
-                os.unlink(self._path)
-            except FileNotFoundError:
-                pass
+            for path in (self._path, self._path + ".new"):
+                try:
+                    os.unlink(path)
+                except FileNotFoundError:
+                    pass
             return
         fd = os.open(self._path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(fd, "w") as f:
-            json.dump({**data, "format": FORMAT}, f)
+            json.dump({**data, "format": FORMAT, "opsctl": self.version}, f)
             f.flush()
             os.fsync(f.fileno())
         os.rename(self._path + ".new", self._path)
@@ -62,14 +73,18 @@ class Debts:
         found = self._read()["projects"].get(self.project, {})
         return dict(found) if isinstance(found, dict) else {}
 
-    def owe(self, handler: str, run: str) -> None:
-        """A change has notified ``handler``; an older notification keeps its date."""
+    def owe(self, handler: str, run: str) -> bool:
+        """A change notifies ``handler``; an older notification keeps its date. Whether it was not owed before."""
         data = self._read()
-        data["projects"].setdefault(self.project, {}).setdefault(handler, {"run": run, "since": int(time.time())})
+        owed = data["projects"].setdefault(self.project, {})
+        if handler in owed:
+            return False
+        owed[handler] = {"run": run, "since": int(time.time())}
         self._write(data)
+        return True
 
     def paid(self, handler: str) -> None:
-        """``handler`` has run."""
+        """``handler`` has run, or nothing has changed after all."""
         data = self._read()
         if data["projects"].get(self.project, {}).pop(handler, None) is not None:
             self._write(data)

@@ -2,19 +2,23 @@
 
 It is an abstract UNIX socket: the kernel keeps its name unique on the node for all users and drops it with the
 process, so that a lock is never stale, whether the agent was killed or the node rebooted. Whoever connects is told
-who holds it. A run re-enters its own lock: the next play, or a second name of the same node.
+who holds it. A run re-enters its own lock, for the next play or a second name of the same node: the holder hands the
+socket itself over, so that there is no moment in which nobody holds it.
 """
 
+import array
 import hashlib
 import json
 import os
 import select
 import socket
 import struct
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 #: Seconds for the holder's answer.
 ANSWER = 3.0
+#: How often the lock is tried when its holder is just going.
+TRIES = 5
 
 
 def name(state_dir: str) -> str:
@@ -25,7 +29,8 @@ def name(state_dir: str) -> str:
 
 
 class NodeLock:
-    """Held, shared with another agent of the same run (`shared`), or neither."""
+    """Held (perhaps together with another agent of the same run), owed to us by one that cannot hand it over
+    (`shared`: it runs as another user), or neither."""
 
     def __init__(self, state_dir: str, owner: Dict[str, Any]) -> None:
         self._name = name(state_dir)
@@ -39,15 +44,20 @@ class NodeLock:
 
     def take(self) -> Optional[Dict[str, Any]]:
         """Take the lock; None when it is ours (or our run's), else who holds it."""
-        if self._bind():
+        for _ in range(TRIES):
+            if self._bind():
+                return None
+            holder, handle = visit(self._name, {"run": self.owner.get("run")})
+            if holder is None:
+                continue  # it has just gone
+            if holder.get("run") != self.owner.get("run"):
+                return holder
+            if handle is None:
+                self.shared = True
+            else:
+                self.sock = socket.socket(fileno=handle)
             return None
-        holder = holder_of(self._name, {"run": self.owner.get("run")})
-        if holder is None:
-            return None if self._bind() else {"run": "unknown"}
-        if holder.get("run") == self.owner.get("run"):
-            self.shared = True
-            return None
-        return holder
+        return {"run": "unknown"}
 
     def again(self) -> None:
         """While shared: take it for good once the other agent has gone."""
@@ -78,12 +88,15 @@ class NodeLock:
             visitor.sendall(json.dumps(self.owner).encode() + b"\n")
             if select.select([visitor], [], [], 0.05)[0]:
                 asked = json.loads(visitor.recv(4096).decode() or "{}")
-                self.succeeded = self.succeeded or asked.get("run") == self.owner.get("run")
                 uid = struct.unpack("3i", visitor.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
                 allowed = uid in (0, os.geteuid())
                 if asked.get("stop") and allowed:
                     self.asked_to_stop = str(asked["stop"])
-                visitor.sendall(json.dumps({"stopping": bool(asked.get("stop") and allowed)}).encode() + b"\n")
+                ours = asked.get("run") is not None and asked["run"] == self.owner.get("run")
+                handles = array.array("i", [self.sock.fileno()] if ours and allowed else [])
+                answer = json.dumps({"stopping": bool(asked.get("stop") and allowed)}).encode() + b"\n"
+                visitor.sendmsg([answer], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, handles)] if handles else [])
+                self.succeeded = self.succeeded or ours
         except (OSError, ValueError):
             pass
         finally:
@@ -97,25 +110,36 @@ class NodeLock:
 
 
 def holder_of(lock_name: str, say: Optional[Dict[str, Any]] = None) -> Optional[Dict[str, Any]]:
-    """Who holds the lock; None if nobody does. ``say`` is told to the holder: {"run": ID} or {"stop": WHO}."""
+    """Who holds the lock; None if nobody does. ``say`` is told to the holder: {"stop": WHO}."""
+    return visit(lock_name, say)[0]
+
+
+def visit(lock_name: str, say: Optional[Dict[str, Any]] = None) -> Tuple[Optional[Dict[str, Any]], Optional[int]]:
+    """As `holder_of`; and the lock's own socket, which a holder of the same run hands over when told {"run": ID}."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    handles: List[int] = []
     try:
         sock.settimeout(ANSWER)
         sock.connect(lock_name)
         sock.sendall(json.dumps(say or {}).encode())
         lines = b""
         while lines.count(b"\n") < 2:
-            data = sock.recv(65536)
+            data, extra, _, _ = sock.recvmsg(65536, socket.CMSG_SPACE(4))
+            for level, kind, payload in extra:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    handles += array.array("i", payload[:4])
             if not data:
                 break
             lines += data
         answers = [json.loads(line.decode()) for line in lines.splitlines() if line]
         holder: Dict[str, Any] = answers[0]
         holder["stopping"] = len(answers) > 1 and bool(answers[1].get("stopping"))
-        return holder
+        return holder, handles.pop() if handles else None
     except ConnectionRefusedError:
-        return None
+        return None, None
     except (OSError, ValueError, IndexError):
-        return {"run": "unknown"}
+        return {"run": "unknown"}, None
     finally:
         sock.close()
+        for handle in handles:
+            os.close(handle)

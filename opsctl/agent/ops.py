@@ -3,9 +3,13 @@
 import os
 import shutil
 import socket
+import time
 from typing import Any, Dict
 
 from . import wire
+
+#: Seconds for a run that was told to stop to end, its task with all processes included.
+STOP_WITHIN = 25.0
 
 
 def answer(header: Dict[str, Any], sock: socket.socket, state_dir: str) -> None:
@@ -88,11 +92,21 @@ def _clean(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
 
 
 def _lock(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
-    """Who holds the node's lock; ``stop`` asks the holder to stop, for whom it says."""
+    """Who holds the node's lock; ``stop`` asks the holder to stop, for whom it says, and waits until it has."""
     from .lock import holder_of, name
 
-    holder = holder_of(name(state_dir), {"stop": args["stop"]} if args.get("stop") else None)
-    return {"holder": holder}
+    say = {"stop": args["stop"]} if args.get("stop") else None
+    holder = holder_of(name(state_dir), say)
+    if holder is None or not holder.get("stopping"):
+        return {"holder": holder}
+    until = time.monotonic() + STOP_WITHIN
+    while time.monotonic() < until:
+        # A run that has a node under two names has two agents: each is asked.
+        now = holder_of(name(state_dir), say)
+        if now is None or now.get("run") not in (holder.get("run"), "unknown"):
+            return {"holder": holder, "freed": True}
+        time.sleep(0.2)
+    return {"holder": holder, "freed": False}
 
 
 def _handlers(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:

@@ -90,6 +90,8 @@ class Report:
         self.task = task
         self.handler = handler
         self.item: Any = None
+        #: Names of handlers that are owed since the task began, and were not before.
+        self.owed: List[str] = []
         self.name: Any = task.get("name") if isinstance(task.get("name"), str) else None
         self._emit = emit
         self._begun = time.monotonic()

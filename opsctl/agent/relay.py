@@ -182,6 +182,7 @@ class Relay:
                 bundle.keep(self.state_dir, header["hash"], payload)
                 self._tell({"t": "jinja", "hash": header["hash"]})
             elif kind == "bye":
+                self._tell(header)
                 self.open = False
             else:
                 self._tell(header, payload)

@@ -69,7 +69,7 @@ class Runner:
             return
         from .debts import Debts
 
-        owed = Debts(self.services.state_dir, self.segment["project"]).owed()
+        owed = Debts(self.services.state_dir, self.segment["project"], self.segment.get("opsctl", "")).owed()
         for handler in self.handlers:
             debt = owed.get(str(handler.get("name")))
             if debt is not None:
@@ -139,16 +139,42 @@ class Runner:
         for raw in task.get("notify") or []:
             names = self.engine.evaluate(from_wire(raw), scope)
             for name in names if isinstance(names, list) else [names]:
-                matching = [h for h in self.handlers if h.get("name") == name or name in (h.get("listen") or [])]
+                matching = self._called(name)
                 if not matching:
                     raise ExprError("no handler of this play is called `%s` or listens to it" % name)
-                for handler in matching if any(name in (h.get("listen") or []) for h in matching) else matching[-1:]:
+                for handler in matching:
                     self.notified[handler["id"]] = True
                     found.append(handler["id"])
-                    if self.services.debts is not None and isinstance(handler.get("name"), str):
-                        # Before the event: a change is never reported whose handler could get lost.
-                        self.services.debts.owe(handler["name"], self.segment.get("run", ""))
+                    self._owe(handler)
         return found
+
+    def _owe(self, handler: Task) -> bool:
+        """Write on the node that ``handler`` is to run; True if it was not owed before."""
+        debts = self.services.debts
+        return bool(debts is not None and isinstance(handler.get("name"), str) and debts.owe(handler["name"], self.segment.get("run", "")))
+
+    def _called(self, name: Any) -> List[Task]:
+        """The handlers that a notification means."""
+        matching = [h for h in self.handlers if h.get("name") == name or name in (h.get("listen") or [])]
+        return matching if any(name in (h.get("listen") or []) for h in matching) else matching[-1:]
+
+    def _begins(self, task: Task, report: Report) -> Any:
+        """What is done when a worker is about to change something (``durable``), or takes long.
+
+        The handlers are owed before the change: an agent that dies right after it must not lose them.
+        """
+        def started(durable: bool) -> None:
+            if durable and self.services.debts is not None and not report.owed:
+                for raw in task.get("notify") or []:
+                    try:
+                        names = self.engine.evaluate(from_wire(raw), self.scope(task))
+                    except (ExprError, UnknownValue):
+                        continue  # it needs the result: it is owed when that is there
+                    for name in names if isinstance(names, list) else [names]:
+                        report.owed += [handler["name"] for handler in self._called(name) if self._owe(handler)]
+            report.started(durable)
+
+        return started
 
     # -- one task -----------------------------------------------------------------------------------------------------
 
@@ -255,6 +281,9 @@ class Runner:
                 final["notified"] = self._notify(task, scope)
             except ExprError as exc:
                 final.update(outcome="failed", error=failure("", exc))
+        if not final.get("notified") and not final.get("interrupted"):
+            for name in report.owed:
+                self.services.debts.paid(name)
         report.finish(final)
         return final["outcome"] not in ("failed", "rescued")
 
@@ -391,7 +420,7 @@ class Runner:
                 report.started(False)
                 done = self.services.ask(task["id"], "delegate", {"to": target, "request": request, "become": become})
                 return dict(done)
-        return dict(self.services.perform(request, become, task["id"], report.started))
+        return dict(self.services.perform(request, become, task["id"], self._begins(task, report)))
 
     def _judge(self, task: Task, scope: Scope, report: Report, done: Dict[str, Any]) -> Result:
         """What a worker's answer means: `changed_when`, `failed_when`, and check mode's unknowns."""

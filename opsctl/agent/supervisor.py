@@ -16,6 +16,7 @@ from . import boot, bundle, scope, wire
 from .debts import Debts
 from .kinds import Fail
 from .lock import NodeLock
+from .outcome import failure
 from .runs import Home, call_process, identity
 from .workers import WorkerHandle, Workers
 
@@ -53,7 +54,7 @@ class Supervisor:
         self, segment: Dict[str, Any], home: Home, state_dir: str, workers: Workers, lock: Optional[NodeLock] = None
     ) -> None:
         self.lock = lock
-        self.debts = Debts(state_dir, segment["project"]) if segment.get("project") and not segment.get("check") else None
+        self.debts = Debts(state_dir, segment["project"], segment.get("opsctl", "")) if segment.get("project") and not segment.get("check") else None
         self.segment = segment
         self.home = home
         self.state_dir = state_dir
@@ -70,6 +71,7 @@ class Supervisor:
         self._reader = wire.Reader()
         self._sent = 0  # bytes of the event file that the client has
         self._out = bytearray()  # other frames for it
+        self._leaving = bytearray()  # those of them that are on their way: nothing may come in between
         self._asks: Dict[int, Dict[str, Any]] = {}
         self._answers: Dict[int, Dict[str, Any]] = {}
         self._blobs: Dict[str, Dict[str, Any]] = {}
@@ -78,6 +80,7 @@ class Supervisor:
         self._active: Optional[WorkerHandle] = None
         self._finished = False
         self._ack = 0  # the last event that the controller has safe
+        self._parted = False  # the controller has ended its run, or at least its part in it
         self.cancelled: Optional[str] = None
 
     # -- the main loop ------------------------------------------------------------------------------------------------
@@ -114,13 +117,13 @@ class Supervisor:
         """Between two plays the run keeps the node: the next play's agent takes the lock over."""
         if self.lock is None or self.lock.sock is None or not self.segment.get("more") or self.cancelled:
             return
-        if self._client is not None:
-            self._client.close()
-            self._client = None
         until = time.monotonic() + HANDOVER
-        while time.monotonic() < until and not self.lock.succeeded and self.lock.asked_to_stop is None:
-            if select.select([self.lock.sock], [], [], 1.0)[0]:
+        while time.monotonic() < until and not self.lock.succeeded and self.lock.asked_to_stop is None and not self._parted:
+            readable = select.select([sock for sock in (self.lock.sock, self._client) if sock is not None], [], [], 1.0)[0]
+            if self.lock.sock in readable:
                 self.lock.serve()
+            if self._client in readable:
+                self._read()
 
     def _prepare(self) -> None:
         """Tell the controller what is missing before the first task, in one frame."""
@@ -144,6 +147,7 @@ class Supervisor:
             self._client.close()
         sock.setblocking(False)
         self._client, self._reader, self._out, self._sent = sock, wire.Reader(), bytearray(), 0
+        self._leaving.clear()
 
     def _step(self, listener: socket.socket) -> None:
         reads: List[Any] = [self._wake_r, listener]
@@ -152,7 +156,7 @@ class Supervisor:
         writes: List[Any] = []
         if self._client is not None:
             reads.append(self._client)
-            if self._out or self._sent < self._offsets[-1]:
+            if self._out or self._leaving or self._sent < self._offsets[-1]:
                 writes.append(self._client)
         readable, writable, _ = select.select(reads, writes, [], 0.5 if self.lock is not None and self.lock.shared else 5.0)
         self._mind_lock(readable)
@@ -207,17 +211,13 @@ class Supervisor:
     def _write(self) -> None:
         assert self._client is not None
         # Events first: an ask or a need is about the state after them.
-        if self._sent < self._offsets[-1]:
+        if self._sent < self._offsets[-1] and not self._leaving:
             self._sent += self._client.send(self._piece(self._sent))
             return
-        with self._lock:
-            whole = bytes(self._out)
-            self._out.clear()
-        self._client.settimeout(30)
-        try:
-            self._client.sendall(whole)
-        finally:
-            self._client.setblocking(False)
+        if not self._leaving:
+            with self._lock:
+                self._leaving, self._out = self._out, bytearray()
+        del self._leaving[: self._client.send(self._leaving[: 1 << 18])]
 
     def _piece(self, at: int) -> bytes:
         """Event bytes from position ``at`` on: from the file, or from memory where the disk was full."""
@@ -256,6 +256,8 @@ class Supervisor:
             self._ack = max(self._ack, int(header.get("seq", 0)))
         elif kind == "cancel":
             self.cancel(str(header.get("why") or "stopped"))
+        elif kind == "bye":
+            self._parted = True
 
     def cancel(self, why: str) -> None:
         """Stop the segment: the task that runs, with all its processes, and everything after it."""
@@ -334,6 +336,8 @@ class Supervisor:
                 Runner(self.segment, self).run()
         except Stopped:
             self.emit({"ev": "segment_finished", "ok": False, "cancelled": self.cancelled or "stopped"})
+        except Fail as exc:
+            self.emit({"ev": "segment_finished", "ok": False, "error": failure("", exc)})
         except BaseException as exc:
             import traceback
 

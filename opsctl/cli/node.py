@@ -111,7 +111,7 @@ def _unlocked(found: dict[str, Any]) -> Iterator[str]:
     if not holder:
         yield "free already"
     elif holder.get("stopping"):
-        yield f"is stopping: {_holder(holder)}"
+        yield f"{'freed' if found.get('freed') else 'is stopping'}: {_holder(holder)}"
     else:
         yield f"does not stop for you (only for root and its own user): {_holder(holder)}"
 

@@ -107,7 +107,7 @@ def test_node_unlock_shows_and_stops_the_holder(project: Project, other: Project
         refused = other.opsctl("node", "unlock", "n1")
         assert refused.code == 2 and "--yes" in refused.stderr  # nobody can be asked
         assert first.alive
-        assert "is stopping" in other.opsctl("node", "unlock", "n1", "--yes").ok().stdout
+        assert "freed: run" in other.opsctl("node", "unlock", "n1", "--yes").ok().stdout
         run = first.end()
         assert run.code == 130, run.explain()
         assert f"stopped by {getpass.getuser()}@" in json.dumps(run.events)
