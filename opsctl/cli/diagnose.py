@@ -61,6 +61,11 @@ def command(
         )
     groups = [[name] for name in names] if separate else [names]
     reports = [diagnose_files(group, signatures=where) for group in groups]
+    if any(finding.id == "unknown" for report in reports for finding in report.findings):
+        from ..diagnose.explain import explain_report
+
+        for report in reports:
+            explain_report(report)
     if bundle is not None:
         from ..diagnose.bundle import write_bundle
 

@@ -95,6 +95,8 @@ _LOGGERS: tuple[re.Pattern[str], ...] = (
     re.compile(rf"{_LEVEL}:(?P<src>[\w.]+):"),
     re.compile(rf"\[{_LEVEL}\][ :-]*"),
     re.compile(rf"(?P<time>\d\d:\d\d:\d\d(?:[.,]\d+)?) (?:\[?{_LEVEL}\]?:? +)(?:\[(?P<src>[\w./-]+:\d+)\] ?)?"),
+    # LMCache: `LMCache WARNING: message`
+    re.compile(r"[A-Z]\w+ (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL): "),
     # uvicorn: `INFO:     message`
     re.compile(r"(?P<level>TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL): {2,6}(?! )"),
     re.compile(r"(?P<level>TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL): (?! )"),

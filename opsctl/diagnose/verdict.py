@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 from opsctl.diagnose import phases
 from opsctl.diagnose.analysis import Analysis, Fault, Hit
@@ -261,8 +262,8 @@ def _message(fault: Fault) -> str:
 
 
 def _quote(text: str) -> str:
-    import shlex
-
+    if not set(text) & set('"$`\\!'):
+        return f'"{text}"'
     return shlex.quote(text)
 
 
