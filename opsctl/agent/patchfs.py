@@ -17,16 +17,27 @@ from __future__ import annotations
 
 import base64
 import errno
-import fcntl
 import json
 import os
 import stat
-import time
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .patchfind import PatchFsError, below, compile_all, git_clean, inside, sha256, shipped
+from .patchstate import (
+    FORMAT,
+    Lock,
+    digest_of,
+    drop_blobs,
+    failed,
+    keep,
+    lay_aside,
+    read_blob,
+    read_manifest,
+    remove,
+    sync_dir,
+    write_json,
+)  # fmt: skip
 
-FORMAT = 1
 _TEMP = ".opsctl-new"
 _KEPT = ".opsctl-old"
 
@@ -93,40 +104,6 @@ def observe(
     }
 
 
-def read_manifest(state: str) -> Optional[Dict[str, Any]]:
-    """What opsctl has written in this environment, or None."""
-    try:
-        with open(os.path.join(state, "manifest.json"), encoding="utf-8") as file:
-            out: Dict[str, Any] = json.load(file)
-    except FileNotFoundError:
-        return None
-    except PermissionError as exc:
-        raise PatchFsError(
-            "denied", "what opsctl has written here cannot be read", "%s: %s" % (exc.filename, exc.strerror),
-            "run as the user who applied the patches",
-        ) from None  # fmt: skip
-    except (OSError, ValueError) as exc:
-        raise PatchFsError(
-            "broken", "the patch manifest cannot be read", "%s: %s" % (os.path.join(state, "manifest.json"), exc),
-            "restore it, or remove it and install the package again",
-        ) from None  # fmt: skip
-    if out.get("v", 0) > FORMAT:
-        raise PatchFsError(
-            "format", "the patch manifest was written by a newer opsctl (%s)" % out.get("opsctl", "?"),
-            "its format is %s, this opsctl knows %d" % (out.get("v"), FORMAT), "upgrade opsctl",
-        )  # fmt: skip
-    return out
-
-
-def read_blob(state: str, digest: str) -> bytes:
-    """A kept content; OSError when it is gone, PatchFsError when it is not what it was."""
-    with open(os.path.join(state, "blobs", digest), "rb") as file:
-        data = file.read()
-    if sha256(data) != digest:
-        raise PatchFsError("broken", "a kept original is damaged", os.path.join(state, "blobs", digest))
-    return data
-
-
 # -- writing ------------------------------------------------------------------------------------------------------
 
 
@@ -148,8 +125,8 @@ def commit(root: str, state: str, plan: Dict[str, Any], step: Step = lambda name
                 "look again with `opsctl patch-vllm status`",
             )
         for data in [base64.b64decode(text) for text in plan.get("keep", ())]:
-            _keep(state, data)
-        copies = [_copy(state, item["path"], base64.b64decode(item["data"])) for item in plan.get("copies", ())]
+            keep(state, data)
+        copies = [lay_aside(state, item["path"], base64.b64decode(item["data"])) for item in plan.get("copies", ())]
         _write_all(root, state, writes, plan.get("manifest"), step)
     compiled, notes = compile_all(root, [path for path, _, _ in writes], plan.get("python"))
     return {"written": [path for path, _, _ in writes], "compiled": compiled, "notes": notes, "copies": copies}
@@ -168,7 +145,7 @@ def _usable(root: str, state: str, paths: List[str]) -> None:
     try:
         os.makedirs(state, mode=0o700, exist_ok=True)
     except OSError as exc:
-        raise _failed(exc, state) from None
+        raise failed(exc, state) from None
 
 
 def _read_only(folder: str) -> bool:
@@ -198,28 +175,28 @@ def _write_all(
         )
     pending: Dict[str, Any] = {"v": FORMAT, "phase": "writing", "moves": moves, "manifest": manifest, "root": root}
     try:
-        _write_json(state, "pending.json", pending)
+        write_json(state, "pending.json", pending)
         step("recorded")
         for move, (_, _, data) in zip(moves, writes):
             _expect(move["dest"], move["before"], move["path"])
             _create(move["new"], data, move["dest"])
             step("written " + move["path"])
         pending["phase"] = "moving"
-        _write_json(state, "pending.json", pending)
+        write_json(state, "pending.json", pending)
         step("prepared")
         for move in moves:
             _expect(move["dest"], move["before"], move["path"])
             _set_aside(move["dest"], move["old"])
             step("linked " + move["path"])
             os.rename(move["new"], move["dest"])
-            _sync_dir(os.path.dirname(move["dest"]))
+            sync_dir(os.path.dirname(move["dest"]))
             step("renamed " + move["path"])
         _finish(state, pending)
         step("finished")
     except (PatchFsError, OSError) as exc:
         _back(pending)
-        _remove(os.path.join(state, "pending.json"))
-        raise exc if isinstance(exc, PatchFsError) else _failed(exc, root) from None
+        remove(os.path.join(state, "pending.json"))
+        raise exc if isinstance(exc, PatchFsError) else failed(exc, root) from None
 
 
 def _expect(full: str, before: str, path: str) -> None:
@@ -250,7 +227,7 @@ def _create(full: str, data: bytes, like: str) -> None:
             os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
             os.fsync(file.fileno())
     except BaseException:
-        _remove(full)
+        remove(full)
         raise
 
 
@@ -268,26 +245,26 @@ def _set_aside(dest: str, old: str) -> None:
 def _finish(state: str, pending: Dict[str, Any]) -> None:
     """The manifest becomes the new one; what the act needed is cleared away."""
     if pending["manifest"] is None:
-        _remove(os.path.join(state, "manifest.json"))
+        remove(os.path.join(state, "manifest.json"))
     else:
-        _write_json(state, "manifest.json", pending["manifest"])
+        write_json(state, "manifest.json", pending["manifest"])
     for move in pending["moves"]:
-        _remove(move["old"])
-        _remove(move["new"])
-    _remove(os.path.join(state, "pending.json"))
-    _drop_blobs(state, pending["manifest"])
+        remove(move["old"])
+        remove(move["new"])
+    remove(os.path.join(state, "pending.json"))
+    drop_blobs(state, pending["manifest"])
 
 
 def _back(pending: Dict[str, Any]) -> None:
     """Undo what was renamed; the old file itself returns, links and all."""
     for move in reversed(pending["moves"]):
         if os.path.lexists(move["old"]):
-            if _digest(move["dest"]) == move["after"]:
+            if digest_of(move["dest"]) == move["after"]:
                 os.rename(move["old"], move["dest"])
-                _sync_dir(os.path.dirname(move["dest"]))
+                sync_dir(os.path.dirname(move["dest"]))
             else:
-                _remove(move["old"])
-        _remove(move["new"])
+                remove(move["old"])
+        remove(move["new"])
 
 
 def recover(state: str) -> Optional[str]:
@@ -314,7 +291,7 @@ def _recover(state: str, root: Optional[str]) -> Optional[str]:
         return None
     except ValueError:
         # It is replaced by a rename, so a torn one was never the record of an act.
-        _remove(os.path.join(state, "pending.json"))
+        remove(os.path.join(state, "pending.json"))
         return None
     base = os.path.realpath(root or pending["root"])
     for move in pending["moves"]:
@@ -329,9 +306,9 @@ def _recover(state: str, root: Optional[str]) -> Optional[str]:
             _finish(state, pending)
             return "forward"
         _back(pending)
-        _remove(os.path.join(state, "pending.json"))
+        remove(os.path.join(state, "pending.json"))
     except OSError as exc:
-        raise _failed(exc, base) from None
+        raise failed(exc, base) from None
     return "back"
 
 
@@ -339,144 +316,13 @@ def _forward(pending: Dict[str, Any]) -> bool:
     """Rename what is left, when every file is either renamed or still what it was."""
     todo = []
     for move in pending["moves"]:
-        found = _digest(move["dest"])
+        found = digest_of(move["dest"])
         if found == move["after"]:
             continue
-        if found != move["before"] or _digest(move["new"]) != move["after"]:
+        if found != move["before"] or digest_of(move["new"]) != move["after"]:
             return False
         todo.append(move)
     for move in todo:
         os.rename(move["new"], move["dest"])
-        _sync_dir(os.path.dirname(move["dest"]))
+        sync_dir(os.path.dirname(move["dest"]))
     return True
-
-
-# -- small things -------------------------------------------------------------------------------------------------
-
-
-class Lock:
-    """The lock of one environment; raises PatchFsError (kind ``locked``) at once when another has it."""
-
-    def __init__(self, state: str) -> None:
-        self.path = os.path.join(state, "lock")
-        self.fd = -1
-
-    def __enter__(self) -> Lock:
-        try:
-            self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
-        except OSError as exc:
-            raise _failed(exc, self.path) from None
-        try:
-            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            owner = os.read(self.fd, 200).decode("utf-8", "replace").strip()
-            os.close(self.fd)
-            raise PatchFsError(
-                "locked", "another opsctl is patching this environment", owner or None, "wait for it, then run again"
-            ) from None
-        try:
-            os.ftruncate(self.fd, 0)
-            os.pwrite(self.fd, ("process %d since %s" % (os.getpid(), time.strftime("%H:%M:%S"))).encode(), 0)
-        except OSError:
-            pass  # who holds it is only for the message of others
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        os.close(self.fd)
-
-
-def _keep(state: str, data: bytes) -> None:
-    folder = os.path.join(state, "blobs")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    name = os.path.join(folder, sha256(data))
-    if _digest(name) == sha256(data):
-        return
-    try:
-        _replace_file(name, data)
-    except OSError as exc:
-        raise _failed(exc, folder) from None
-
-
-def _copy(state: str, path: str, data: bytes) -> str:
-    """Lay a file aside under a name that people find; gives the name."""
-    folder = os.path.join(state, "copies")
-    name = os.path.join(folder, "%s.%s" % (path.replace("/", "."), sha256(data)[:12]))
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        _replace_file(name, data)
-    except OSError as exc:
-        raise _failed(exc, folder) from None
-    return name
-
-
-def _drop_blobs(state: str, manifest: Optional[Dict[str, Any]]) -> None:
-    """Contents that no entry names any more go."""
-    named: Set[str] = set()
-    for entry in (manifest or {"files": {}})["files"].values():
-        named.update((entry["before"], entry["after"]))
-    folder = os.path.join(state, "blobs")
-    for name in os.listdir(folder) if os.path.isdir(folder) else ():
-        if name not in named:
-            _remove(os.path.join(folder, name))
-
-
-def _write_json(state: str, name: str, value: Dict[str, Any]) -> None:
-    _replace_file(os.path.join(state, name), (json.dumps(value, indent=1, sort_keys=True) + "\n").encode("utf-8"))
-
-
-def _replace_file(full: str, data: bytes) -> None:
-    part = "%s.%d.part" % (full, os.getpid())
-    try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(part, full)
-    except BaseException:
-        _remove(part)
-        raise
-    _sync_dir(os.path.dirname(full))
-
-
-def _digest(full: str) -> Optional[str]:
-    try:
-        with open(full, "rb") as file:
-            return sha256(file.read())
-    except OSError:
-        return None
-
-
-def _remove(full: str) -> None:
-    try:
-        os.unlink(full)
-    except OSError as exc:
-        if exc.errno not in (errno.ENOENT, errno.ENOTDIR):
-            raise
-
-
-def _sync_dir(folder: str) -> None:
-    try:
-        fd = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(fd)
-    except OSError:
-        pass
-    finally:
-        os.close(fd)
-
-
-def _failed(exc: OSError, where: str) -> PatchFsError:
-    kinds = {
-        errno.ENOSPC: "full", errno.EDQUOT: "full",
-        errno.EACCES: "denied", errno.EPERM: "denied", errno.EROFS: "denied",
-    }  # fmt: skip
-    kind = kinds.get(exc.errno or 0, "broken")
-    name = exc.filename if isinstance(exc.filename, str) else where
-    what = {"full": "no room left for %s", "denied": "%s cannot be written"}.get(kind, "cannot write %s") % name
-    hint = {
-        "full": "free some space and run again; nothing was changed",
-        "denied": "run as the owner of the environment; nothing was changed",
-    }.get(kind, "nothing was changed")
-    return PatchFsError(kind, what, exc.strerror or str(exc), hint)

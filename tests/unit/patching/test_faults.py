@@ -15,6 +15,7 @@ import pytest
 
 from opsctl.agent import patchfs
 from opsctl.agent.patchfind import PatchFsError, inside, locate, locate_root
+from opsctl.agent.patchstate import Lock
 from opsctl.errors import LockHeld, TaskFailed
 from opsctl.patching import verbs
 from opsctl.patching.engine import plan_apply
@@ -160,7 +161,7 @@ def test_the_lock_is_held_by_one(tmp_path: Path) -> None:
     state = root / ".opsctl"
     state.mkdir()
     before = contents(root)
-    with patchfs.Lock(str(state)), pytest.raises(LockHeld) as caught:
+    with Lock(str(state)), pytest.raises(LockHeld) as caught:
         apply(root)
     assert f"process {os.getpid()}" in str(caught.value.cause)
     assert contents(root) == before
