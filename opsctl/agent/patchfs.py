@@ -194,8 +194,14 @@ def _write_all(
         _finish(state, pending)
         step("finished")
     except (PatchFsError, OSError) as exc:
-        _back(pending)
-        remove(os.path.join(state, "pending.json"))
+        try:
+            _back(pending)
+            remove(os.path.join(state, "pending.json"))
+        except OSError as worse:
+            raise PatchFsError(
+                "broken", "patching failed and cannot be undone now", "%s; then %s" % (exc, worse),
+                "the next opsctl command here undoes or finishes it",
+            ) from None  # fmt: skip
         raise exc if isinstance(exc, PatchFsError) else failed(exc, root) from None
 
 
@@ -278,8 +284,8 @@ def recover(state: str) -> Optional[str]:
         with Lock(state):
             return _recover(state, None)
     except PatchFsError as exc:
-        if exc.kind == "locked":
-            return None
+        if exc.kind in ("locked", "denied"):
+            return None  # at work now, or not ours to mend: looking is still possible
         raise
 
 

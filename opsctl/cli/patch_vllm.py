@@ -52,11 +52,11 @@ def _chosen(names: tuple[str, ...], package: str | None) -> list[Any]:
 
 def _site(root: str | None, env: str | None) -> Any:
     from ..errors import UsageError
-    from ..patching.site import LocalSite
+    from ..patching.site import local_site
 
     if root is None and env is None:
         raise UsageError("say where: --root DIR or --env VENV", hint="a tree is --root, an environment --env")
-    return LocalSite(root, env)
+    return local_site(root, env)
 
 
 def _color(err: bool = False) -> bool:

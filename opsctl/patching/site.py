@@ -1,184 +1,93 @@
-"""Where the files are: the seam between the engine (here) and patchfs (there).
+"""Where the files are: the seam between the engine (here) and the acts on files (`opsctl.agent.patchops`, there).
 
-`Site` is what the verbs need of an environment. `LocalSite` is a tree or an environment on this machine; over SSH the
-same calls go to the agent, which runs the same patchfs.
+`Site` is one environment. It asks through one function, ``call(op, args, timeout)``: for a tree on this machine that is
+`patchops.answer` itself, for a node the same function behind the agent's call ``patch``.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Protocol
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from ..agent import patchfind, patchfs
-from ..agent.patchfind import PatchFsError
+from ..agent import boot, patchops
 from ..errors import InputUnreadable, LockHeld, OpsError, TaskFailed, UsageError
 
+#: One request: name, arguments, seconds to wait. Gives what `patchops.answer` gives.
+Call = Callable[[str, dict[str, Any], float], Mapping[str, Any]]
 
-class Site(Protocol):
-    """One environment. All values are JSON values; every call may raise OpsError."""
+#: Seconds for acts that read or write files and start an interpreter or two.
+PATIENCE = 180.0
 
-    host: str | None
+
+class Site:
+    """One environment on one machine; ``host`` is None for this one. Every method may raise OpsError."""
+
+    def __init__(self, call: Call, where: Mapping[str, Any], host: str | None = None) -> None:
+        self.host = host
+        self._call = call
+        self._where = dict(where)
+        self._found: dict[str, Any] | None = None
 
     def observe(self, package: str, files: Sequence[str], known: Sequence[str] = ()) -> dict[str, Any]:
-        """What is there (`patchfs.observe`)."""
+        """What is there (`patchfs.observe`); contents whose sha256 is ``known`` are not sent again."""
+        args = {"where": self._where, "package": package, "files": list(files), "known": list(known)}
+        seen = dict(self._ask("observe", args))
+        self._found = seen["found"]
+        return seen
 
-    def commit(self, plan: dict[str, Any]) -> dict[str, Any]:
+    def commit(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """Write as one act (`patchfs.commit`)."""
+        return dict(self._ask("commit", {"found": self._place(), "plan": dict(plan)}))
 
-    def check(self, texts: dict[str, bytes]) -> str | None:
+    def check(self, texts: Mapping[str, bytes]) -> str | None:
         """Whether the environment's interpreter accepts new sources; its complaint, or None."""
+        sources = {path: base64.b64encode(data).decode() for path, data in texts.items() if path.endswith(".py")}
+        complaint = self._ask("check", {"found": self._place(), "texts": sources})
+        return None if complaint is None else str(complaint)
 
     def importers(self) -> list[dict[str, Any]]:
         """Running processes that have imported from there (`patchfind.importers`)."""
+        return list(self._ask("importers", {"found": self._place()}))
 
     def python(self, source: str, timeout: float) -> tuple[int | None, str]:
         """Run Python source in the environment's interpreter: exit status (None: ended by the deadline), output."""
+        args = {"found": self._place(), "source": source, "timeout": timeout}
+        done = self._ask("python", args, timeout + PATIENCE)
+        return done["code"], done["output"]
 
-    def read(self, files: Sequence[str]) -> dict[str, bytes]:
+    def python_files(self, package: str) -> list[str]:
+        """Every Python file of the package, as paths below its root."""
+        return list(self._ask("files", {"where": self._where, "package": package})["names"])
+
+    def read(self, package: str, files: Sequence[str]) -> dict[str, bytes]:
         """The contents of files below the root."""
+        found = self._ask("files", {"where": self._where, "package": package, "read": list(files)})
+        return {path: base64.b64decode(text) for path, text in found["contents"].items()}
 
-    def python_files(self, package: str) -> list[str]:
-        """Every Python file of the package."""
-
-
-class LocalSite:
-    """An environment on this machine: ``root`` (a directory that holds the package) or ``env`` (a venv or python)."""
-
-    host: str | None = None
-
-    def __init__(self, root: str | None = None, env: str | None = None, state: str | None = None) -> None:
-        if root is not None and env is not None:
-            raise UsageError("--root and --env exclude each other", hint="--root is a tree, --env an environment")
-        self._root = root
-        self._env = env
-        self._state = state
-        self._found: dict[str, Any] | None = None
-        self._package = ""
-
-    def observe(self, package: str, files: Sequence[str], known: Sequence[str] = ()) -> dict[str, Any]:
-        found = self._locate(package)
-        return _mapping(patchfs.observe, found, self.state(found["root"]), list(files), tuple(known))
-
-    def commit(self, plan: dict[str, Any]) -> dict[str, Any]:
-        found = self._located()
-        return _mapping(patchfs.commit, found["root"], self.state(found["root"]), plan)
-
-    def check(self, texts: dict[str, bytes]) -> str | None:
-        python = self._located()["python"]
-        sources = {path: data for path, data in texts.items() if path.endswith(".py")}
-        return patchfind.check_syntax(python or sys.executable, sources)
-
-    def importers(self) -> list[dict[str, Any]]:
-        found = self._located()
-        return patchfind.importers(found["root"], found.get("prefix"))
-
-    def python(self, source: str, timeout: float) -> tuple[int | None, str]:
-        found = self._located()
-        if found["python"] is None:
-            raise UsageError("there is no interpreter to run the checks in", cause=f"{found['root']} is a bare tree",
-                             hint="name the environment: --env VENV")
-        return run_python(found["python"], source, timeout)
-
-    def read(self, files: Sequence[str]) -> dict[str, bytes]:
-        root = self._located()["root"]
-        try:
-            return {path: Path(root, path).read_bytes() for path in files}
-        except OSError as exc:
-            raise InputUnreadable(f"cannot read {exc.filename}", cause=exc.strerror) from None
-
-    def python_files(self, package: str) -> list[str]:
-        return list(patchfind.walk(self._locate(package)["root"], package))
-
-    def state(self, root: str) -> str:
-        """The directory of manifest and originals: in a tree its ``.opsctl``, else opsctl's state on this machine."""
-        if self._state is not None:
-            return self._state
-        if self._root is not None:
-            return os.path.join(root, ".opsctl")
-        from ..agent import boot
-
-        key = hashlib.sha256(os.path.realpath(root).encode()).hexdigest()[:16]
-        return os.path.join(boot.state_dir(), "patches", key)
-
-    def _located(self) -> dict[str, Any]:
+    def _place(self) -> dict[str, Any]:
         if self._found is None:
             raise RuntimeError("observe comes first")
         return self._found
 
-    def _locate(self, package: str) -> dict[str, Any]:
-        if self._found is None or self._package != package:
-            self._package = package
-            if self._root is not None:
-                self._found = translated(patchfind.locate_root, self._root, package)
-                self._found["python"] = interpreter_of(self._found["root"])
-            else:
-                self._found = translated(patchfind.locate, _interpreter(self._env), package)
-        return self._found
+    def _ask(self, op: str, args: dict[str, Any], timeout: float = PATIENCE) -> Any:
+        answer = self._call(op, args, timeout)
+        failed = answer.get("failed")
+        if failed is not None:
+            raise as_ops_error(failed, self.host)
+        return answer["value"]
 
 
-def _interpreter(env: str | None) -> str:
-    if env is None:
-        return sys.executable
-    path = Path(os.path.abspath(os.path.expanduser(env)))  # never resolved: a venv's python is a link
-    if path.is_dir():
-        python = path / "bin" / "python"
-        if not python.exists():
-            raise UsageError(f"{env} is no Python environment", cause="it has no bin/python",
-                             hint="name the environment's folder or its interpreter; a plain tree is --root")
-        return str(python)
-    if not path.exists():
-        raise UsageError(f"there is no environment {env}", hint="name a venv's folder or an interpreter")
-    return str(path)
+def local_site(root: str | None = None, env: str | None = None, state: str | None = None) -> Site:
+    """an environment here: ``root`` (a folder that holds the package) or ``env`` (a venv, an interpreter)."""
+    if root is not None and env is not None:
+        raise UsageError("--root and --env exclude each other", hint="--root is a tree, --env an environment")
+    where = {"root": root, "env": env, "state": state}
+    return Site(lambda op, args, timeout: patchops.answer(op, args, boot.state_dir()), where)
 
 
-def interpreter_of(root: str) -> str | None:
-    """The interpreter of the environment whose site-packages ``root`` is, if it is one."""
-    path = Path(root)
-    if path.name not in {"site-packages", "dist-packages"}:
-        return None
-    for parent in list(path.parents)[:4]:
-        python = parent / "bin" / "python"
-        if (parent / "pyvenv.cfg").exists() and python.exists():
-            return str(python)
-    return None
-
-
-def run_python(python: str, source: str, timeout: float) -> tuple[int | None, str]:
-    """Exit status and output of Python source; at the deadline the whole process group is ended (status None)."""
-    import signal
-
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    process = subprocess.Popen(
-        [python, "-c", source], cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env=env, start_new_session=True,
-    )  # fmt: skip
-    try:
-        out, _ = process.communicate(timeout=timeout)
-        return process.returncode, out.decode("utf-8", "replace")
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        out, _ = process.communicate()
-        return None, out.decode("utf-8", "replace")
-
-
-def _mapping(call: Any, *args: Any) -> dict[str, Any]:
-    return dict(translated(call, *args))
-
-
-def translated(call: Any, *args: Any) -> Any:
-    """Call patchfs; its errors become opsctl's."""
-    try:
-        return call(*args)
-    except PatchFsError as exc:
-        raise as_ops_error(exc.kind, exc.what, exc.cause, exc.hint) from None
-
-
-def as_ops_error(kind: str, what: str, cause: str | None, hint: str | None) -> OpsError:
-    """The error of a patchfs failure, wherever it happened."""
-    types: dict[str, type[OpsError]] = {"locked": LockHeld, "absent": InputUnreadable}
-    return types.get(kind, TaskFailed)(what, cause=cause, hint=hint)
+def as_ops_error(failed: Mapping[str, Any], host: str | None) -> OpsError:
+    """The error of an act that failed, wherever it happened."""
+    types: dict[str, type[OpsError]] = {"locked": LockHeld, "absent": InputUnreadable, "usage": UsageError}
+    kind = types.get(failed["kind"], TaskFailed)
+    return kind(failed["what"], cause=failed.get("cause"), hint=failed.get("hint"), host=host)

@@ -225,7 +225,7 @@ def new_set(site: Site, shipped: dict[str, bytes], *, name: str, package: str, p
     """
     patches: list[dict[str, Any]] = []
     seen = site.observe(package, [])
-    for path, now in site.read(sorted(shipped)).items():
+    for path, now in site.read(package, sorted(shipped)).items():
         if now == shipped[path]:
             continue
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from opsctl.patching import verbs
 from opsctl.patching.sets import PatchSet, load_sets
-from opsctl.patching.site import LocalSite
+from opsctl.patching.site import local_site
 
 from . import wheels
 
@@ -57,7 +57,7 @@ def prove(package: str, version: str, patch_set: PatchSet, root: Path) -> Cycle:
     """status, apply, apply again, revert, on the files of a wheel below ``root``; asserts what must always hold."""
     paths = wheels.unpack(package, version, files_of(package), root)
     pristine = {path: (root / path).read_bytes() for path in paths}
-    site = LocalSite(root=str(root))
+    site = local_site(root=str(root))
     before = verbs.report_status(site, [patch_set])[0]
     state = before.sets[0].state
     assert before.installed == version

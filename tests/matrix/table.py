@@ -6,7 +6,7 @@ from pathlib import Path
 
 from opsctl.patching import verbs
 from opsctl.patching.sets import PatchSet
-from opsctl.patching.site import LocalSite
+from opsctl.patching.site import local_site
 
 from . import releases, wheels
 
@@ -50,7 +50,7 @@ def render(folder: Path) -> str:
 
 
 def _cell(patch_set: PatchSet, root: Path) -> tuple[str, int]:
-    report = verbs.report_status(LocalSite(root=str(root)), [patch_set])[0].sets[0]
+    report = verbs.report_status(local_site(root=str(root)), [patch_set])[0].sets[0]
     files = {item.file for item in report.patches if item.state == "clean"} if report.state == "clean" else set()
     word = releases.STATES[report.state]
     return (f"**{word}**" if report.state == "clean" else word), len(files)

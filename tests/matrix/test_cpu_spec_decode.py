@@ -7,7 +7,7 @@ from pathlib import Path
 
 from opsctl.patching import verbs
 from opsctl.patching.sets import read_set
-from opsctl.patching.site import LocalSite
+from opsctl.patching.site import local_site
 
 from . import wheels
 
@@ -18,7 +18,7 @@ def test_it_applies_to_the_release(tmp_path: Path) -> None:
     """Clean, applied, nothing twice, and the wheel's bytes again."""
     paths = wheels.unpack("vllm", "0.16.0", list(SET.files()), tmp_path)
     pristine = {path: (tmp_path / path).read_bytes() for path in paths}
-    site = LocalSite(root=str(tmp_path))
+    site = local_site(root=str(tmp_path))
     assert verbs.apply(site, [SET], run="r")[0].sets[0].state == "applied"
     now = {path: (tmp_path / path).read_bytes() for path in paths}
     assert all(now[path] != pristine[path] and ast.parse(now[path]) for path in paths)

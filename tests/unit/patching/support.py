@@ -9,7 +9,7 @@ from typing import Any
 
 from opsctl.patching import verbs
 from opsctl.patching.sets import PatchSet, from_dict
-from opsctl.patching.site import LocalSite
+from opsctl.patching.site import local_site
 
 ONE = """\
 SUPPORTED = ["a", "b"]
@@ -80,18 +80,18 @@ FIX = make_set(LIST, METHOD, versions=">=1.2,<2")
 
 def states(root: Path, patch_set: PatchSet = FIX) -> tuple[str, dict[str, str]]:
     """The state of the set and of each of its patches."""
-    report = verbs.report_status(LocalSite(root=str(root)), [patch_set])[0].sets[0]
+    report = verbs.report_status(local_site(root=str(root)), [patch_set])[0].sets[0]
     return report.state, {item.name: item.state for item in report.patches}
 
 
 def apply(root: Path, *sets: PatchSet, **options: Any) -> verbs.Report:
     """Apply sets to the tree; the report."""
-    return verbs.apply(LocalSite(root=str(root)), list(sets) or [FIX], run="run1", **options)[0]
+    return verbs.apply(local_site(root=str(root)), list(sets) or [FIX], run="run1", **options)[0]
 
 
 def revert(root: Path, *names: str, sets: tuple[PatchSet, ...] = (FIX,), **options: Any) -> verbs.Report:
     """Revert; the report."""
-    return verbs.revert(LocalSite(root=str(root)), ["pkg"], list(sets), list(names) or None, **options)[0]
+    return verbs.revert(local_site(root=str(root)), ["pkg"], list(sets), list(names) or None, **options)[0]
 
 
 def contents(root: Path) -> dict[str, bytes]:

@@ -19,7 +19,7 @@ from opsctl.agent.patchstate import Lock
 from opsctl.errors import LockHeld, TaskFailed
 from opsctl.patching import verbs
 from opsctl.patching.engine import plan_apply
-from opsctl.patching.site import LocalSite
+from opsctl.patching.site import local_site
 
 from .support import FIX, apply, contents, install, revert, states
 
@@ -31,7 +31,7 @@ STEPS = (
 
 def commit(root: Path, step: patchfs.Step) -> None:
     """Apply FIX, with a fault where ``step`` makes one."""
-    seen = verbs.observe(LocalSite(root=str(root)), "pkg", [FIX])
+    seen = verbs.observe(local_site(root=str(root)), "pkg", [FIX])
     plan, _ = plan_apply(seen, [FIX], run="r", now="now", opsctl="0")
     patchfs.commit(str(root.resolve()), str(root.resolve() / ".opsctl"), plan.wire(seen), step)
 
@@ -94,7 +94,7 @@ def test_what_was_recovered_is_told(tmp_path: Path) -> None:
         commit(root, lambda name: os._exit(9) if name == "prepared" else None)
         os._exit(1)
     os.waitpid(child, 0)
-    report = verbs.report_status(LocalSite(root=str(root)), [FIX])[0]
+    report = verbs.report_status(local_site(root=str(root)), [FIX])[0]
     assert report.notes == ["a patch that was interrupted has been finished"]
 
 
@@ -133,7 +133,7 @@ def test_a_file_that_changes_meanwhile_is_not_overwritten(step: str, tmp_path: P
 def test_a_file_that_changed_since_it_was_read(tmp_path: Path) -> None:
     """The decision is old: an edit between reading and writing is seen."""
     root = install(tmp_path)
-    site = LocalSite(root=str(root))
+    site = local_site(root=str(root))
     seen = verbs.observe(site, "pkg", [FIX])
     plan, _ = plan_apply(seen, [FIX], run="r", now="now", opsctl="0")
     (root / "pkg/one.py").write_text("SUPPORTED = []\n")
@@ -145,7 +145,7 @@ def test_a_file_that_changed_since_it_was_read(tmp_path: Path) -> None:
 def test_a_manifest_that_changed_since_it_was_read(tmp_path: Path) -> None:
     """Another opsctl came first: its manifest is not overwritten."""
     root = install(tmp_path)
-    site = LocalSite(root=str(root))
+    site = local_site(root=str(root))
     seen = verbs.observe(site, "pkg", [FIX])
     plan, _ = plan_apply(seen, [FIX], run="r", now="now", opsctl="0")
     apply(root)
@@ -366,7 +366,7 @@ def test_stale_byte_code_goes_and_new_is_made(tmp_path: Path) -> None:
     stale = sorted((root / "pkg/__pycache__").glob("one.*.pyc"))
     assert stale
     old = stale[0].read_bytes()
-    site = LocalSite(env=str(env), state=str(tmp_path / "state"))
+    site = local_site(env=str(env), state=str(tmp_path / "state"))
     report = verbs.apply(site, [FIX], run="r")[0]
     assert report.root == str(root.resolve())
     assert report.installed == "1.2.0"

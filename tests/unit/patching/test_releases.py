@@ -45,13 +45,13 @@ def test_sglang(tmp_path: Path) -> None:
 def test_both_kimi_sets_go_together(tmp_path: Path) -> None:
     """The text-only set on top of the other has nothing left to do but its own, and each can be reverted alone."""
     from opsctl.patching import verbs
-    from opsctl.patching.site import LocalSite
+    from opsctl.patching.site import local_site
 
     sets = releases.built_in()
     both = [sets["kimi-k2-eagle3"], sets["kimi-k25-eagle3"]]
     paths = wheels.unpack("vllm", "0.16.0", releases.files_of("vllm"), tmp_path)
     pristine = {path: (tmp_path / path).read_bytes() for path in paths}
-    site = LocalSite(root=str(tmp_path))
+    site = local_site(root=str(tmp_path))
     report = verbs.apply(site, both, run="r")[0]
     assert report.error is None
     assert [item.state for item in report.sets] == ["applied", "applied"]

@@ -9,7 +9,7 @@ import pytest
 
 from opsctl.errors import PatchMismatch, TaskFailed
 from opsctl.patching import verbs
-from opsctl.patching.site import LocalSite
+from opsctl.patching.site import local_site
 from opsctl.patching.states import PatchStatus, set_state
 
 from .support import (
@@ -120,7 +120,7 @@ def test_unrelated_edits_are_a_detail_and_survive_revert(tmp_path: Path) -> None
     root = install(tmp_path)
     apply(root)
     edit(root / "pkg/two.py", "size = 1", "size = 7")
-    report = verbs.report_status(LocalSite(root=str(root)), [FIX])[0].sets[0]
+    report = verbs.report_status(local_site(root=str(root)), [FIX])[0].sets[0]
     assert [(item.state, item.detail) for item in report.patches] == [
         ("applied", ""), ("applied", "the file has other edits too")
     ]  # fmt: skip
@@ -172,7 +172,7 @@ def test_when_asks_the_content(tmp_path: Path) -> None:
     """A release without what the patch is for: not applicable, and the detail says so."""
     root = install(tmp_path)
     wanted = patch("loop", "pkg/one.py", COUNTED, when={"has": "use($x, fast=$y)"})
-    report = verbs.report_status(LocalSite(root=str(root)), [make_set(wanted)])[0].sets[0]
+    report = verbs.report_status(local_site(root=str(root)), [make_set(wanted)])[0].sets[0]
     assert report.state == "not-applicable"
     assert "not needed: no `use($x, fast=$y)`" in report.patches[0].detail
     assert (
@@ -185,7 +185,7 @@ def test_file_alternatives(tmp_path: Path) -> None:
     """Of alternative files the first that exists is meant."""
     root = install(tmp_path)
     either = make_set(patch("list", ["pkg/moved.py", "pkg/one.py"], SUPPORT_C))
-    report = verbs.report_status(LocalSite(root=str(root)), [either])[0].sets[0]
+    report = verbs.report_status(local_site(root=str(root)), [either])[0].sets[0]
     assert report.patches[0].file == "pkg/one.py"
 
 
@@ -194,13 +194,13 @@ def test_a_reinstall_wipes_the_patch_and_says_so(tmp_path: Path) -> None:
     root = install(tmp_path)
     apply(root)
     install(root)
-    report = verbs.report_status(LocalSite(root=str(root)), [FIX])[0].sets[0]
+    report = verbs.report_status(local_site(root=str(root)), [FIX])[0].sets[0]
     assert report.state == "clean"
     assert report.notes == ["pkg/one.py, pkg/two.py restored by another hand since run run1: the patches are gone"]
     apply(root)
     newer = {**FILES, "pkg/one.py": "# new\n" + ONE}
     install(root, newer, "1.3.0")
-    report = verbs.report_status(LocalSite(root=str(root)), [FIX])[0].sets[0]
+    report = verbs.report_status(local_site(root=str(root)), [FIX])[0].sets[0]
     assert report.state == "clean"
     assert report.notes == ["pkg installed again since run run1: the patches are gone"]
     assert revert(root).changed is False
@@ -222,7 +222,7 @@ def test_without_record_git_tells(tmp_path: Path) -> None:
     files = {**FILES, "pkg/one.py": ONE.replace('"b"]', '"b", "c"]')}
     root = install(tmp_path, files, record=False)
     only = make_set(LIST)
-    report = verbs.report_status(LocalSite(root=str(root)), [only])[0].sets[0]
+    report = verbs.report_status(local_site(root=str(root)), [only])[0].sets[0]
     assert (report.state, report.notes) == (
         "foreign",
         ["no RECORD with hashes: what the package shipped is not known"],
@@ -307,7 +307,7 @@ def test_sets_that_add_to_one_list_go_together(tmp_path: Path) -> None:
 def test_a_version_outside_the_range_only_warns(tmp_path: Path) -> None:
     """The declared range is a note; content decides."""
     root = install(tmp_path, version="9.0")
-    report = verbs.report_status(LocalSite(root=str(root)), [FIX])[0].sets[0]
+    report = verbs.report_status(local_site(root=str(root)), [FIX])[0].sets[0]
     assert (report.state, report.notes) == ("clean", ["made for pkg >=1.2,<2, installed is 9.0"])
 
 

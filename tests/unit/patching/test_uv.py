@@ -12,7 +12,7 @@ from zipfile import ZipFile
 import pytest
 
 from opsctl.patching import verbs
-from opsctl.patching.site import LocalSite
+from opsctl.patching.site import local_site
 
 from .support import FILES, FIX, install
 
@@ -54,7 +54,7 @@ def test_the_other_environment_is_untouched(mode: str, tmp_path: Path) -> None:
         return [path.read_bytes() for path in sorted((tmp_path / "cache").rglob("*.py"))]
 
     pristine, cache = bytes_of(other), cached()
-    place = LocalSite(env=str(tmp_path / "one"), state=str(tmp_path / "state"))
+    place = local_site(env=str(tmp_path / "one"), state=str(tmp_path / "state"))
     assert verbs.apply(place, [FIX], run="r")[0].sets[0].state == "applied"
     assert bytes_of(mine) != pristine
     assert (bytes_of(other), cached()) == (pristine, cache)
