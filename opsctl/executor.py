@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +20,7 @@ from .model import Inventory, Play, Playbook, Task, walk
 
 if TYPE_CHECKING:
     from .events import Bus
-    from .secrets import Secret
+    from .secrets import Masker, Secret
     from .variables import Variables
 
 #: What to do with the nodes' side of a run that is interrupted here (contracts 3).
@@ -63,10 +63,12 @@ class DeployOptions:
     #: Resume: tasks (by name or id) that were interrupted and are to run again, or to be left out.
     rerun: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
+    #: `server` tasks launch the rehearsal engine.
+    rehearse: bool = False
 
     def plan(self) -> planning.PlanOptions:
         """The part that the planner needs."""
-        return planning.PlanOptions(self.check, self.diff, self.tags, self.skip_tags, self.start_at)
+        return planning.PlanOptions(self.check, self.diff, self.tags, self.skip_tags, self.start_at, self.rehearse)
 
 
 @dataclass
@@ -85,17 +87,17 @@ def deploy(
     bus: Bus,
     *,
     sessions: Sessions | None = None,
-    on_secret: Callable[[Secret], None] | None = None,
+    masker: Masker | None = None,
     ledger: Ledger | None = None,
     decide: Callable[[BaseException], Decision] = without_terminal,
 ) -> RunResult:
     """Run ``playbook``. Raises OpsError for what is wrong before anything is sent; task failures are in the result.
 
-    ``sessions`` may have begun to connect already; ``on_secret`` hears of every secret that the run fetches. A
+    ``sessions`` may have begun to connect already; ``masker`` learns every secret of the run. A
     ``ledger`` that knows segments already makes this a resume. ``decide`` says what happens on the nodes when the run
     is interrupted here.
     """
-    return Run(playbook, inventory, options, bus, sessions, on_secret, ledger, decide).go()
+    return Run(playbook, inventory, options, bus, sessions, masker, ledger, decide).go()
 
 
 class Run:
@@ -108,23 +110,26 @@ class Run:
         options: DeployOptions,
         bus: Bus,
         sessions: Sessions | None = None,
-        on_secret: Callable[[Secret], None] | None = None,
+        masker: Masker | None = None,
         ledger: Ledger | None = None,
         decide: Callable[[BaseException], Decision] = without_terminal,
     ) -> None:
         from .connect import open_sessions
+        from .secrets import Masker
         from .variables import Variables
 
         self.playbook = playbook
         self.inventory = inventory
         self.options = options
         self.bus = bus
+        self.masker = masker or Masker()
         self.ledger = ledger or Ledger()
+        self.ledger.on_broken = self._forgetful
         self.resuming = bool(self.ledger.segments)
         self.decide = decide
         self.sessions = sessions or open_sessions(options.host_key, options.reconnect)
         self.sessions.on_wait = self.waiting
-        self.variables: Variables = Variables(playbook, inventory, options, on_secret)
+        self.variables: Variables = Variables(playbook, inventory, options, self.masker)
         self.states: dict[str, HostState] = {}
         self.tasks: dict[str, Task] = {}
         self.hosts: dict[int, list[str]] = {}
@@ -207,9 +212,18 @@ class Run:
             self._number += 1
             return self._number
 
+    def keep_secret(self, values: Iterable[str]) -> None:
+        """Nobody may see these from here on."""
+        for value in values:
+            self.masker.add(value)
+
     def waiting(self, host: str, what: str, seconds: float) -> None:
         """Tell that a host waits, for what, and how long already."""
         self.bus.emit("host_waiting", host=host, what=what, seconds=round(seconds, 1))
+
+    def _forgetful(self, exc: OSError) -> None:
+        why = exc.strerror or str(exc)
+        self.bus.emit("warning", message=f"this run cannot be resumed from here on: its ledger cannot be written ({why})")
 
     def interrupt(self, reason: BaseException) -> None:
         """Somebody wants the run to end here: ask what happens on the nodes, and see to it."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import __version__
+from . import __version__, findings
 from .agent.expr import Unknown
 from .asks import Answers
 from .batch import Batch
@@ -283,6 +283,8 @@ class HostRun:
     def _finished(self, body: Body, again: bool = False) -> None:
         task = self.run.tasks.get(body["task"])
         outcome = body["outcome"]
+        if outcome in ("failed", "rescued", "ignored"):
+            findings.attach(body)
         self._remember(task, body)
         self.state.counts[outcome] += 1
         if again:

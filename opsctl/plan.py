@@ -47,6 +47,8 @@ class PlanOptions:
     tags: frozenset[str] = frozenset()
     skip_tags: frozenset[str] = frozenset()
     start_at: str | None = None
+    #: Every `server` task launches the rehearsal engine in the place of its own.
+    rehearse: bool = False
 
 
 @dataclass
@@ -160,7 +162,8 @@ def drop_before(nodes: Sequence[Node], task_id: str) -> tuple[Node, ...]:
 
 
 class Planner:
-    """Plans one play. ``facts`` are the supported fact names; ``kinds`` gives a task kind by name."""
+    """Plans one play. ``fact_names`` are the supported fact names; ``kinds`` gives a task kind by name;
+    ``on_environment`` hears of every `environment` (some of its names hold secrets)."""
 
     def __init__(
         self,
@@ -172,6 +175,7 @@ class Planner:
         kinds: Callable[[str], Kind | None],
         fact_names: Iterable[str],
         jinja_hash: Callable[[], str],
+        on_environment: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         self.play = play
         self.engine = engine
@@ -179,9 +183,10 @@ class Planner:
         self.files = files
         self.kinds = kinds
         self.jinja_hash = jinja_hash
+        self.on_environment = on_environment
         self.nodes = prune(play.nodes, options)
-        self.results = frozenset(self._results()) | RESCUED | ASKED
         self.fact_names = frozenset(fact_names)
+        self.results = frozenset(self._results()) | RESCUED | ASKED
 
     def _results(self) -> Iterator[str]:
         """Names that tasks of this play set while it runs."""
@@ -591,6 +596,8 @@ class _TaskBuilder:
                 raise ConfigError(
                     f"`environment` takes a mapping of names to values, not {type(value).__name__}", span=self.task.span
                 )
+            if known and self.b.p.on_environment is not None:
+                self.b.p.on_environment(value)
             if value:
                 out.append(to_wire(value) if known else value)
         return out
@@ -606,6 +613,8 @@ class _TaskBuilder:
             raw = kind.texts(kind.canonical(self.task.args))
         except BadArgs as exc:
             raise self._bad(exc) from None
+        if self.b.p.options.rehearse and "rehearse" in kind.names:
+            raw["rehearse"] = True
         known: dict[str, Any] = {}
         waiting: dict[str, Any] = {}
         for name, value in raw.items():

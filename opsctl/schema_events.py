@@ -25,6 +25,18 @@ class Place(TypedDict):
     col: int
 
 
+class FindingRef(TypedDict):
+    """What the log of a failed server means, as `opsctl diagnose` says it; `id` is in its catalogue."""
+
+    id: str
+    title: str
+    severity: str
+    cause: str
+    fix: str
+    commands: list[str]
+    references: list[str]
+
+
 class Error(TypedDict):
     """What went wrong, why, and what to do next."""
 
@@ -37,6 +49,7 @@ class Error(TypedDict):
     rc: NotRequired[int]
     signal: NotRequired[str]
     stderr_tail: NotRequired[str]
+    finding: NotRequired[FindingRef]
 
 
 class TaskRef(TypedDict):

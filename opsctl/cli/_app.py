@@ -42,6 +42,7 @@ class DeployFlags:
     lock_wait: float = 0.0
     rerun: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
+    rehearse: bool = False
 
 
 # -- configuration
@@ -241,6 +242,7 @@ def deploy_options(common: Common, flags: DeployFlags, given: Passwords) -> Depl
         lock_wait=flags.lock_wait,
         rerun=flags.rerun,
         skip=flags.skip,
+        rehearse=flags.rehearse,
     )
 
 
@@ -308,7 +310,7 @@ def deploy(
                 options,
                 bus,
                 sessions=sessions,
-                on_secret=masker.add,
+                masker=masker,
                 ledger=ledger,
                 decide=lambda reason: decide(reason, outlets.suspended),
             )
@@ -317,7 +319,7 @@ def deploy(
         err = _as_error(exc)
         code, resumable = err.exit_code, bool(ledger.unfinished())
         if not watch.started:
-            raise err from exc
+            raise masker.error(err) from exc
         if not watch.finished:
             bus.emit("run_finished", **watch.end(err))
     finally:
@@ -363,6 +365,7 @@ def resume(run: str, common: Common, flags: DeployFlags) -> tuple[RunRecord, Com
         tags=tuple(begun.get("tags", ())),
         skip_tags=tuple(begun.get("skip_tags", ())),
         start_at=begun.get("start_at"),
+        rehearse=bool(begun.get("rehearse")),
     )
     return record, common, flags
 
@@ -467,6 +470,7 @@ def _for_journal(options: DeployOptions, common: Common) -> dict[str, Any]:
         "tags": sorted(options.tags),
         "skip_tags": sorted(options.skip_tags),
         "start_at": options.start_at,
+        "rehearse": options.rehearse,
         "extra": sorted(options.extra),
         "forks": options.forks,
         "host_key": options.host_key,

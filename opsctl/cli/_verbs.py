@@ -20,14 +20,17 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "facts": ("facts", "Show what is known about hosts"),
         "history": ("history", "List past runs, show one, remove old ones"),
         "inventory": ("inventory", "Show hosts, groups and where variables come from"),
+        "logs": ("logs", "Show a server's log, follow it"),
     },
     "Engine": {
+        "server": ("server", "List, stop and restart servers"),
         "diagnose": ("diagnose", "Find the one cause in a server's log"),
         "explain": ("explain", "Find where an error is raised, and under which condition"),
         "patch-vllm": ("patch_vllm", "Patch an installed engine's source, prove it, take it back"),
     },
     "Project": {
         "init": ("init", "Start a project here"),
+        "demo": ("demo", "Show opsctl at work on a throw-away node of this machine"),
         "lint": ("lint", "Check playbooks and inventory without connecting"),
         "schema": ("schema", "Print the JSON Schema of playbooks, inventories or events"),
     },

@@ -35,6 +35,7 @@ def complete_playbooks(ctx: click.Context, param: click.Parameter, incomplete: s
 def deploy_options(function: F) -> F:
     """The options that choose tasks."""
     for option in (
+        click.option("--rehearse", is_flag=True, help="Launch the rehearsal engine in the place of every server's own."),
         click.option("--list-tags", is_flag=True, help="Only list the tags."),
         click.option("--list-tasks", is_flag=True, help="Only list the tasks."),
         click.option("--list-hosts", is_flag=True, help="Only list the hosts of each play."),
@@ -123,6 +124,7 @@ def run(
     skip_tags: tuple[str, ...] = (),
     start_at: str | None = None,
     lock_wait: float = 0.0,
+    rehearse: bool = False,
     list_hosts: bool = False,
     list_tasks: bool = False,
     list_tags: bool = False,
@@ -132,7 +134,7 @@ def run(
 
     _app.must_exist(path)
     folder = os.path.dirname(path)
-    flags = _app.DeployFlags(check, diff, tags, skip_tags, start_at, lock_wait)
+    flags = _app.DeployFlags(check, diff, tags, skip_tags, start_at, lock_wait, rehearse=rehearse)
     if list_hosts or list_tasks or list_tags:
         from ._lists import show
 
