@@ -79,7 +79,7 @@ class Site:
 
 
 def local_site(root: str | None = None, env: str | None = None, state: str | None = None) -> Site:
-    """an environment here: ``root`` (a folder that holds the package) or ``env`` (a venv, an interpreter)."""
+    """An environment here: ``root`` (a folder that holds the package) or ``env`` (a venv, an interpreter)."""
     if root is not None and env is not None:
         raise UsageError("--root and --env exclude each other", hint="--root is a tree, --env an environment")
     where = {"root": root, "env": env, "state": state}
