@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .errors import ConnectError, OpsError
+from .errors import OpsError
 from .model import Host
 
 if TYPE_CHECKING:
