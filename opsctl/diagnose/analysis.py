@@ -138,6 +138,8 @@ class Analysis:
 
     def _match(self, record: Record) -> list[Hit]:
         text = record.text
+        if record.role == "exception" and record.trace and not record.trace.message and record.trace.code:
+            text += "\n" + record.trace.code[-1]  # a bare AssertionError: what it asserted is all that it says
         found = [(s, score) for s in self._candidates(text) if (score := s.find(text)) and self._holds(s, record)]
         noise = any(s.role == "noise" for s, _ in found)
         causes = [] if noise else [(s, n) for s, n in found if s.role == "cause"]
@@ -192,9 +194,17 @@ class Analysis:
             return False
         if when.after and record.line <= when.after:
             return False
-        if when.trace and not (record.trace and any(record.trace.mentions(word) for word in when.trace)):
+        if (when.trace or when.doing) and not (self._traced(record, when.trace) or self._doing(when.doing)):
             return False
         return not (when.not_trace and record.trace and any(record.trace.mentions(word) for word in when.not_trace))
+
+    @staticmethod
+    def _traced(record: Record, words: tuple[str, ...]) -> bool:
+        return record.trace is not None and any(record.trace.mentions(word) for word in words)
+
+    def _doing(self, words: tuple[str, ...]) -> bool:
+        """Whether the last sign of progress was one of these."""
+        return self.phase_at is not None and any(word in self.phase_at.record.text for word in words)
 
     def _note(self, into: dict[str, Hit], signature: Signature, record: Record, score: int, *, echo: bool) -> list[Hit]:
         hit = into.get(signature.id)
@@ -272,7 +282,7 @@ class Analysis:
         if phase not in self.reached:
             self.reached[phase] = self.order
             for fault in self.faults:
-                fault.passed = True
+                fault.passed = fault.passed or fault.record.process in {"", record.channel, record.process}
         if phases.rank(phase) >= phases.rank(self.phase):
             self.phase = phase
             self.phase_at = Sight(record, self.order)

@@ -31,8 +31,7 @@ _PROMPTS = (
 )
 _REQUEST_WORDS = (
     "'messages': [", '"messages": [', '"role": "', "'role': '", '"prompt": "', "'prompt': '", "prompt: '", 'prompt: "',
-    "text='", 'text="', "input_text=", "prompt_token_ids", "prompt=", "'content': '", '"content": "', "user: ",
-    "chat_template",
+    "text='", 'text="', "input_text=", "prompt_token_ids", "prompt=", "'content': '", '"content": "',
 )  # fmt: skip
 _ACCESS = ('" 200', '" 4', '" 500', 'HTTP/1.1"', 'HTTP/1.0"')
 
@@ -98,7 +97,7 @@ class Reader:
         return Record(
             line=number,
             text=line.text.rstrip(),
-            process=line.process or line.channel,
+            process=line.process or (trace.process if trace is not None else "") or line.channel,
             level=line.level,
             time=line.time,
             channel=line.channel,

@@ -34,6 +34,7 @@ CONDITIONS = frozenset(
         "not_text",
         "seen",
         "not_seen",
+        "doing",
         "ready",
         "phase",
         "level",
@@ -56,6 +57,7 @@ class When:
     not_text: tuple[str, ...] = ()
     seen: tuple[str, ...] = ()
     not_seen: tuple[str, ...] = ()
+    doing: tuple[str, ...] = ()
     phase: tuple[str, ...] = ()
     level: tuple[str, ...] = ()
     ready: bool | None = None
@@ -115,7 +117,7 @@ def _tuple(value: Any) -> tuple[str, ...]:
 
 def _one(raw: dict[str, Any], file: str) -> Signature:
     when = dict(raw.get("when") or {})
-    for key in ("trace", "not_trace", "text", "not_text", "seen", "not_seen", "phase", "level"):
+    for key in ("trace", "not_trace", "text", "not_text", "seen", "not_seen", "doing", "phase", "level"):
         if key in when:
             when[key] = _tuple(when[key])
     return Signature(

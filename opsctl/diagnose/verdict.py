@@ -87,7 +87,7 @@ def _causes(analysis: Analysis) -> list[Hit]:
 def _disproved(hit: Hit, analysis: Analysis) -> bool:
     """A warning about something that then worked (rule 4)."""
     phase = hit.signature.disproved_by
-    if not phase or not hit.soft:
+    if not phase:
         return False
     need = phases.rank(phase)
     return any(phases.rank(name) >= need and order > hit.order for name, order in analysis.reached.items())
@@ -141,7 +141,7 @@ def _related(one: Signature, other: Signature) -> bool:
 def _near(one: Record, other: Record) -> bool:
     first, second = _clock(one.time), _clock(other.time)
     if first is None or second is None:
-        return one.source == other.source
+        return True
     return abs(first - second) <= _NEAR_S
 
 
