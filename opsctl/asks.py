@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from .agent.expr import ExprError, from_wire, lift, to_wire
@@ -46,7 +47,8 @@ class Answers:
         names = {f"opsctl_arg{index}": value for index, value in enumerate(data["args"])}
         names.update({f"opsctl_kw_{key}": value for key, value in data["kw"].items()})
         call = ", ".join(
-            [f"opsctl_arg{index}" for index in range(len(data["args"]))] + [f"{key}=opsctl_kw_{key}" for key in data["kw"]]
+            [f"opsctl_arg{index}" for index in range(len(data["args"]))]
+            + [f"{key}=opsctl_kw_{key}" for key in data["kw"]]
         )
         try:
             return variables.engine.evaluate(lift("{{ lookup(" + call + ") }}"), scope.child(names))
@@ -81,7 +83,7 @@ class Answers:
         variables = self.run.variables
         host = variables.host(str(target))
         spec = variables.connection(host)
-        request, task = data["request"], self.run.tasks[task_id]
+        request = data["request"]
         node: dict[str, Any] = {
             "id": task_id,
             "kind": request["kind"],
@@ -107,6 +109,9 @@ class Answers:
         }
         if spec.become_password is not None:
             segment["become_password"] = spec.become_password.reveal()
+        secrets = self.run.masker.within(json.dumps(segment, ensure_ascii=False, default=str))
+        if secrets:
+            segment["secrets"] = secrets
         finished: dict[str, Any] = {}
 
         def on_event(ev: dict[str, Any]) -> None:

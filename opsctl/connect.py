@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .model import Inventory
     from .remote.session import Session
 
+
 def open_sessions(
     host_key: str = "accept-new",
     reconnect: float = 600.0,
@@ -53,7 +54,11 @@ def open_sessions(
 
 
 def connect_early(
-    sessions: Sessions, inventory: Inventory, patterns: Sequence[str], limit: Sequence[str], forks: int,
+    sessions: Sessions,
+    inventory: Inventory,
+    patterns: Sequence[str],
+    limit: Sequence[str],
+    forks: int,
     adjust: Callable[[ConnectionSpec], ConnectionSpec],
 ) -> None:
     """Begin to connect to the hosts that ``patterns`` select, while the playbook is still being read.
@@ -116,7 +121,9 @@ def run_raw_first(host_run: HostRun, session: Session, body: dict[str, Any]) -> 
 def _leading_raw(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     for node in nodes:
-        plain = node.get("kind") == "raw" and not any(key in node for key in ("items", "loop", "when", "until", "types"))
+        plain = node.get("kind") == "raw" and not any(
+            key in node for key in ("items", "loop", "when", "until", "types")
+        )
         if not plain:
             break
         out.append(node)

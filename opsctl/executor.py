@@ -178,7 +178,12 @@ class Run:
 
     def _start(self, plays: list[Play], names: list[str]) -> None:
         total = sum(len(list(walk(play.nodes))) for play in plays)
-        event: dict[str, Any] = {"playbook": self.playbook.path, "check": self.options.check, "hosts": names, "tasks": total}
+        event: dict[str, Any] = {
+            "playbook": self.playbook.path,
+            "check": self.options.check,
+            "hosts": names,
+            "tasks": total,
+        }
         if self.resuming:
             event["resumed"] = True
         self.bus.emit("run_started", **event)
@@ -223,7 +228,9 @@ class Run:
 
     def _forgetful(self, exc: OSError) -> None:
         why = exc.strerror or str(exc)
-        self.bus.emit("warning", message=f"this run cannot be resumed from here on: its ledger cannot be written ({why})")
+        self.bus.emit(
+            "warning", message=f"this run cannot be resumed from here on: its ledger cannot be written ({why})"
+        )
 
     def interrupt(self, reason: BaseException) -> None:
         """Somebody wants the run to end here: ask what happens on the nodes, and see to it."""
@@ -276,4 +283,4 @@ class Run:
         return Interrupted("stopped: nothing of this run goes on on the nodes", cause=self.stopped)
 
 
-__all__ = ["ConnectError", "DeployOptions", "Decision", "Run", "RunResult", "Signalled", "deploy", "without_terminal"]
+__all__ = ["ConnectError", "Decision", "DeployOptions", "Run", "RunResult", "Signalled", "deploy", "without_terminal"]

@@ -98,4 +98,6 @@ class ControllerFiles:
 
 
 def _unreadable(path: str, exc: OSError) -> InputUnreadable:
-    return InputUnreadable(f"`{path}` cannot be read", cause=exc.strerror or str(exc), hint="check that it exists and is yours")
+    return InputUnreadable(
+        f"`{path}` cannot be read", cause=exc.strerror or str(exc), hint="check that it exists and is yours"
+    )

@@ -8,24 +8,26 @@ done again, kinds that describe a state are looked at again, and a command that 
 from __future__ import annotations
 
 import getpass
+import json
 import socket
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import __version__, findings
-from .agent.expr import Unknown
+from .agent.expr import Unknown, kept
 from .asks import Answers
 from .batch import Batch
 from .errors import ConnectError, Interrupted, LockHeld, OpsError, TaskFailed, UsageError
 from .hosts import HostState, task_error
+from .ledger import VALUES
 from .model import Task
 
 if TYPE_CHECKING:
     from .executor import Run
     from .ledger import SegmentRecord
-    from .playrun import PlayRun
     from .plan import Segment
+    from .playrun import PlayRun
 
 Body = dict[str, Any]
 
@@ -97,7 +99,9 @@ class HostRun:
                 if self.state.session is not None:
                     self.state.session.forget(segment_id)
                 self._choose(exc)
-        raise TaskFailed(f"the agent on {self.host} died {LIVES} times", hint="`opsctl diagnose` looks at the node", host=self.host)
+        raise TaskFailed(
+            f"the agent on {self.host} died {LIVES} times", hint="`opsctl diagnose` looks at the node", host=self.host
+        )
 
     def _follow(self, segment_id: str) -> Body:
         from .connect import run_raw_first
@@ -114,6 +118,9 @@ class HostRun:
             run.bus.emit("host_connected", host=self.host, duration_s=round(time.monotonic() - began, 3))
         if self.past:
             body["replay"] = self._replay()
+        secrets = self.run.masker.within(json.dumps(body, ensure_ascii=False, default=str))
+        if secrets:
+            body["secrets"] = secrets
         answers = Answers(run, self.play, self.batch, state)
         return session.run_segment(
             body,
@@ -121,6 +128,7 @@ class HostRun:
             on_event=self._event,
             on_output=self._output,
             on_ask=answers.answer,
+            on_secret=self.run.keep_secret,
             from_seq=len(self.record.events),
         )
 
@@ -186,10 +194,14 @@ class HostRun:
             if {name, task_id} & set(self.run.options.rerun):
                 continue
             if {name, task_id} & set(self.run.options.skip):
-                self.past.append({"ev": "finished", "task": task_id, "outcome": "skipped", "changed": False, "duration_s": 0.0})
+                self.past.append(
+                    {"ev": "finished", "task": task_id, "outcome": "skipped", "changed": False, "duration_s": 0.0}
+                )
                 continue
             reason = "interrupted: its agent ended, and whether it has done its work cannot be seen"
-            self._finished({"task": task_id, "outcome": "unknown", "changed": False, "duration_s": 0.0, "reason": reason})
+            self._finished(
+                {"task": task_id, "outcome": "unknown", "changed": False, "duration_s": 0.0, "reason": reason}
+            )
             raise TaskFailed(
                 f"`{name}` on {self.host} was interrupted",
                 cause=died.cause,
@@ -198,7 +210,9 @@ class HostRun:
                 span=task.span,
                 host=self.host,
             )
-        self.run.bus.emit("warning", host=self.host, message=f"{died.what}: {died.cause}; what is left is taken up again")
+        self.run.bus.emit(
+            "warning", host=self.host, message=f"{died.what}: {died.cause}; what is left is taken up again"
+        )
 
     def _ended(self, done: Body) -> None:
         if done.get("locked"):
@@ -213,7 +227,9 @@ class HostRun:
         if not done.get("ok"):
             self.state.failed = True
         if done.get("pending_handlers"):
-            self.run.bus.emit("handlers_pending", host=self.host, handlers=self._handler_names(done["pending_handlers"]))
+            self.run.bus.emit(
+                "handlers_pending", host=self.host, handlers=self._handler_names(done["pending_handlers"])
+            )
 
     def _handler_names(self, ids: Sequence[str]) -> list[str]:
         return [str(self.run.tasks[one].name) if one in self.run.tasks else one for one in dict.fromkeys(ids)]
@@ -235,7 +251,13 @@ class HostRun:
 
     def _event(self, body: Body) -> None:
         assert self.record is not None
-        self.run.ledger.event(self.record.id, body)
+        if body.get("ev") == "taint":
+            self.run.keep_secret(body.get("values") or ())
+            body = {"ev": "taint"}
+        elif body.get("ev") == "facts":
+            self.run.masker.add_environment((body.get("facts") or {}).get("ansible_env") or {})
+        task = self.run.tasks.get(body.get("task", ""))
+        self.run.ledger.event(self.record.id, body, hidden=task is not None and task.no_log is not False)
         self._said(body)
 
     def _said(self, body: Body, again: bool = False) -> None:
@@ -252,7 +274,7 @@ class HostRun:
                 self.state.error = OpsError(error["what"], cause=error.get("cause"), host=self.host)
                 emit("host_failed", host=self.host, error=self.state.error.as_dict())
             else:
-                self.state.facts = body["facts"]
+                self.state.facts = kept(body["facts"]) if again else body["facts"]
                 emit("host_facts", host=self.host, duration_s=body.get("duration_s", 0.0))
         elif kind == "owed":
             emit("handlers_pending", host=self.host, handlers=[body["name"]], since=body.get("run"))
@@ -285,7 +307,7 @@ class HostRun:
         outcome = body["outcome"]
         if outcome in ("failed", "rescued", "ignored"):
             findings.attach(body)
-        self._remember(task, body)
+        self._remember(task, {**body, **{key: kept(body[key]) for key in VALUES if key in body}} if again else body)
         self.state.counts[outcome] += 1
         if again:
             return
@@ -317,7 +339,11 @@ class HostRun:
             self.state.facts = body["facts"]
         known.update(body.get("set") or {})
         if task is not None and task.run_once is not False:
-            answer: Body = {"set": body.get("set") or {}, "failed": body["outcome"] in ("failed", "rescued"), "unknown": unknown}
+            answer: Body = {
+                "set": body.get("set") or {},
+                "failed": body["outcome"] in ("failed", "rescued"),
+                "unknown": unknown,
+            }
             if "result" in body:
                 answer["value"] = body["result"]
             self.batch.done(task.id, self.host, answer)

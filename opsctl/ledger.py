@@ -1,20 +1,27 @@
 """The ledger: which segments a run has sent, and every event that came back, so that a run can be resumed.
 
 It lies beside the journal (`nodes.jsonl`, mode 0600) and is written before a segment is sent and before an event is
-acknowledged to the node (contracts 3). Secrets are masked in it; a registered value that was one is lost for a resume.
+acknowledged to the node (contracts 3). Secrets are left out of it: a value that held one is known to be lost, and a
+resumed run that needs it fails with that reason (`agent.expr.kept`).
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from . import __version__
+from .agent.expr import NOT_KEPT
 from .errors import InputUnreadable, UsageError
+
+if TYPE_CHECKING:
+    from .secrets import Masker
 
 #: Format of the file; a newer one is refused.
 FORMAT = 1
@@ -39,28 +46,57 @@ class SegmentRecord:
         return bool(self.events) and self.events[-1].get("ev") == "segment_finished"
 
 
+#: What of an event may hold a secret and is needed again; everything else in it is for people only.
+VALUES = ("result", "set", "facts")
+#: Of a task with `no_log`, this is all that is kept of an event beside its values' shape.
+OPEN = ("ev", "task", "outcome", "changed", "duration_s", "handler", "notified", "pending", "interrupted")
+
+
 class Ledger:
     """Keeps segments in memory and, with a file, on disk. Safe from several threads."""
 
-    def __init__(self, file: IO[str] | None = None, mask: Callable[[Body], Body] | None = None) -> None:
+    def __init__(self, file: IO[str] | None = None, masker: Masker | None = None) -> None:
         self.segments: dict[str, SegmentRecord] = {}
+        #: Hears once when the file cannot be written any more; the run goes on without it.
+        self.on_broken: Callable[[OSError], None] = lambda exc: None
         self._file = file
-        self._mask = mask or (lambda body: body)
+        self._masker = masker
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, directory: Path, mask: Callable[[Body], Body] | None = None) -> Ledger:
-        """The ledger of the run in ``directory``: what is there is read, what comes is added. Raises OpsError."""
+    def open(cls, directory: Path, masker: Masker | None = None) -> Ledger:
+        """The ledger of the run in ``directory``: what is there is read, what comes is added. Raises OpsError.
+
+        It is this process's alone: two that go on with one run would both think that they are the one.
+        """
         path = directory / "nodes.jsonl"
-        known = _read(path)
         try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as exc:
-            raise UsageError(f"`{path}` cannot be written", cause=exc.strerror, hint="free some space there") from None
-        ledger = cls(os.fdopen(handle, "w", encoding="ascii"), mask)
-        ledger.segments = known
-        if not known:
-            ledger._write({"format": FORMAT})
+            raise _unwritable(path, exc) from None
+        file = os.fdopen(handle, "a", encoding="ascii")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise UsageError(
+                f"run `{directory.name}` is not over: another process still watches it",
+                hint=f"end that one first, or look on: `opsctl history show {directory.name}`",
+            ) from None
+        except OSError:
+            pass  # a file system without locks: the journal's own check has to do
+        ledger = cls(file, masker)
+        try:
+            ledger.segments, whole = _read(path)
+            os.ftruncate(handle, whole)  # a line that a killed controller did not finish
+            if not whole:
+                ledger._put({"format": FORMAT, "opsctl": __version__})
+        except OSError as exc:
+            file.close()
+            raise _unwritable(path, exc) from None
+        except BaseException:
+            file.close()
+            raise
         return ledger
 
     def sent(self, segment_id: str, digest: str, tasks: Sequence[TaskPrint]) -> SegmentRecord:
@@ -68,14 +104,25 @@ class Ledger:
         with self._lock:
             if segment_id not in self.segments:
                 self.segments[segment_id] = SegmentRecord(segment_id, digest, tuple(tasks))
-                self._write({"segment": segment_id, "hash": digest, "tasks": [list(task) for task in tasks]})
+                names = [[task, self._masker.mask(name) if self._masker else name, text] for task, name, text in tasks]
+                self._write({"segment": segment_id, "hash": digest, "tasks": names})
             return self.segments[segment_id]
 
-    def event(self, segment_id: str, body: Body) -> None:
-        """An event came; once this returns, the node may forget it."""
+    def event(self, segment_id: str, body: Body, *, hidden: bool = False) -> None:
+        """An event came; once this returns, the node may forget it. ``hidden``: its task has `no_log`."""
         with self._lock:
             self.segments[segment_id].events.append(body)
-            self._write({"segment": segment_id, "ev": self._mask(body)})
+            self._write({"segment": segment_id, "ev": self._kept(body, hidden)})
+
+    def _kept(self, body: Body, hidden: bool) -> Body:
+        if hidden:
+            out = {key: body[key] for key in OPEN if key in body}
+            out.update({key: _emptied(body[key]) for key in VALUES if key in body})
+            return out
+        if self._masker is None:
+            return body
+        mask = self._masker
+        return {key: mask.kept(value) if key in VALUES else mask.value(value) for key, value in body.items()}
 
     def unfinished(self) -> list[str]:
         """Segments whose end is not known."""
@@ -88,33 +135,62 @@ class Ledger:
             self._file.close()
 
     def _write(self, entry: Mapping[str, Any]) -> None:
+        try:
+            self._put(entry)
+        except OSError as exc:
+            # The node's work must not stop for it; but nothing half-written may follow what is there.
+            file, self._file = self._file, None
+            try:
+                if file is not None:
+                    file.close()
+            except OSError:
+                pass
+            self.on_broken(exc)
+
+    def _put(self, entry: Mapping[str, Any]) -> None:
         if self._file is not None and not self._file.closed:
             self._file.write(json.dumps(entry, separators=(",", ":"), default=str) + "\n")
             self._file.flush()
 
 
-def _read(path: Path) -> dict[str, SegmentRecord]:
+def _emptied(value: Any) -> Any:
+    """The shape of a value without its texts."""
+    if isinstance(value, Mapping):
+        return {key: _emptied(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_emptied(item) for item in value]
+    return value if value is None or isinstance(value, (bool, int, float)) else NOT_KEPT
+
+
+def _unwritable(path: Path, exc: OSError) -> UsageError:
+    return UsageError(f"`{path}` cannot be written", cause=exc.strerror, hint="free some space there")
+
+
+def _read(path: Path) -> tuple[dict[str, SegmentRecord], int]:
+    """What is in the file, and how many bytes of it are whole lines."""
     out: dict[str, SegmentRecord] = {}
+    whole = 0
     try:
-        with open(path, encoding="ascii") as file:
+        with open(path, "rb") as file:
             for line in file:
                 try:
                     entry = json.loads(line)
+                    if not line.endswith(b"\n"):
+                        break
                 except ValueError:
                     break  # the controller was killed while it wrote this line
+                whole += len(line)
                 if entry.get("format", 0) > FORMAT:
                     raise InputUnreadable(
                         f"`{path}` was written by a newer opsctl",
-                        cause=f"its format is {entry['format']}, this one reads up to {FORMAT}",
-                        hint="resume the run with the opsctl that began it, or upgrade this one",
+                        cause=f"its format is {entry['format']}, this opsctl {__version__} reads up to {FORMAT}",
+                        hint=f"upgrade opsctl to {entry.get('opsctl') or 'the version that began the run'}",
                     )
                 if "hash" in entry:
                     tasks = tuple((str(a), str(b), str(c)) for a, b, c in entry.get("tasks", ()))
                     out[entry["segment"]] = SegmentRecord(entry["segment"], entry["hash"], tasks)
                 elif "ev" in entry and entry["segment"] in out:
                     out[entry["segment"]].events.append(entry["ev"])
-    except FileNotFoundError:
-        return {}
     except OSError as exc:
         raise InputUnreadable(f"`{path}` cannot be read", cause=exc.strerror) from None
-    return out
+    return out, whole

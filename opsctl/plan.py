@@ -264,7 +264,12 @@ class _Builder:
             return {name: to_wire(value) for name, value in layer.items() if self.all_used or name in self.used}
 
         context = self.context
-        out = {"low": part(context.low), "vars": part(context.play), "set": part(context.set), "extra": part(context.extra)}
+        out = {
+            "low": part(context.low),
+            "vars": part(context.play),
+            "set": part(context.set),
+            "extra": part(context.extra),
+        }
         if context.facts is not None and (self.all_used or self.used & set(context.facts)):
             out["facts"] = dict(context.facts)
         return {name: value for name, value in out.items() if value}
@@ -303,7 +308,9 @@ class _Builder:
             return False
         texts = list(_texts(value))
         pattern = self._suspect(layers)
-        if not any(pattern.search(text) for text in texts) and not any(name in text for name in extra for text in texts):
+        if not any(pattern.search(text) for text in texts) and not any(
+            name in text for name in extra for text in texts
+        ):
             # Parsing a template to find its names costs as much as compiling it; a look at its text is free.
             return False
         return bool(self._closure(value, layers) & (self.runtime | extra))
@@ -353,7 +360,15 @@ class _Builder:
             return _TaskBuilder(self, task, guarded).build()
         except UnknownValue as exc:
             # Check mode: an earlier play did not run what this needs, and says so.
-            return {"id": task.id, "n": self.number, "kind": task.kind, "args": {}, "name": _name(task), "when": [], "unknown": exc.task}
+            return {
+                "id": task.id,
+                "n": self.number,
+                "kind": task.kind,
+                "args": {},
+                "name": _name(task),
+                "when": [],
+                "unknown": exc.task,
+            }
 
 
 def prepared(kind: Kind, args: dict[str, Any], files: Files) -> dict[str, Any]:
@@ -379,7 +394,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _words(words: Iterable[str]) -> re.Pattern[str]:
-    return re.compile(r"\b(?:%s)\b" % "|".join(map(re.escape, sorted(words))))
+    return re.compile(r"\b(?:{})\b".format("|".join(map(re.escape, sorted(words)))))
 
 
 def _wire_tasks(nodes: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -450,7 +465,11 @@ class _TaskBuilder:
         """Task-level variables that the node will need."""
         needed = []
         for scope in self.task.scopes:
-            part = {str(name): to_wire(lift(value)) for name, value in scope.items() if self.b.all_used or str(name) in self.b.used}
+            part = {
+                str(name): to_wire(lift(value))
+                for name, value in scope.items()
+                if self.b.all_used or str(name) in self.b.used
+            }
             if part:
                 needed.append(part)
         if needed and self.b.dynamic:
@@ -566,7 +585,11 @@ class _TaskBuilder:
         """Conditions that remain for the node; `[False]` if one is false already."""
         out: list[Any] = []
         control = self.task.loop_control
-        item_names = frozenset({control.loop_var, control.index_var or "", "ansible_loop", "ansible_loop_var"}) if looped else frozenset()
+        item_names = (
+            frozenset({control.loop_var, control.index_var or "", "ansible_loop", "ansible_loop_var"})
+            if looped
+            else frozenset()
+        )
         for one in conditions:
             if isinstance(one, bool):
                 if not one:
@@ -621,7 +644,13 @@ class _TaskBuilder:
             if name in kind.expressions:
                 value = [condition(one) for one in value] if isinstance(value, list) else condition(value)
             elif name.endswith("_text") and name[: -len("_text")] in kind.expressions:
-                known[name] = value if isinstance(value, str) else [str(one) for one in value] if isinstance(value, list) else str(value)
+                known[name] = (
+                    value
+                    if isinstance(value, str)
+                    else [str(one) for one in value]
+                    if isinstance(value, list)
+                    else str(value)
+                )
                 continue
             else:
                 value = lift(value)
@@ -736,13 +765,23 @@ class _TaskBuilder:
     def _static_loop(self, values: Any, names: frozenset[str], wire: dict[str, Any]) -> None:
         task, control = self.task, self.task.loop_control
         if not isinstance(values, list):
-            hint = "use `loop: \"{{ NAME | dict2items }}\"` for a mapping" if isinstance(values, Mapping) else "write a list"
-            raise ConfigError(f"`loop` takes a list, not {type(values).__name__}", span=_span(task.loop, task.span), hint=hint)
+            hint = (
+                'use `loop: "{{ NAME | dict2items }}"` for a mapping' if isinstance(values, Mapping) else "write a list"
+            )
+            raise ConfigError(
+                f"`loop` takes a list, not {type(values).__name__}", span=_span(task.loop, task.span), hint=hint
+            )
         items: list[dict[str, Any]] = []
         layers = self.layers
         types: dict[str, Any] = {}
         for index, value in enumerate(values):
-            loop = {"index": index + 1, "index0": index, "first": index == 0, "last": index == len(values) - 1, "length": len(values)}
+            loop = {
+                "index": index + 1,
+                "index0": index,
+                "first": index == 0,
+                "last": index == len(values) - 1,
+                "length": len(values),
+            }
             top: dict[str, Any] = {control.loop_var: value, "ansible_loop_var": control.loop_var, "ansible_loop": loop}
             if control.index_var:
                 top[control.index_var] = index

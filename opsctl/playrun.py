@@ -84,7 +84,9 @@ class PlayRun:
         where = f"{play.span.file}:{play.span.line}"
         if named:
             return f"the play at {where} runs nowhere: no host or group is called {named}"
-        return f"the play at {where} runs nowhere: no host is left of `{play.hosts}`" + (" after --limit" if run.options.limit else "")
+        return f"the play at {where} runs nowhere: no host is left of `{play.hosts}`" + (
+            " after --limit" if run.options.limit else ""
+        )
 
     def _plan_late(self, host: str, index: int) -> None:
         """Plan a host when its turn comes; what is wrong then is that host's failure."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from .plan import HostContext, Planner
 
 if TYPE_CHECKING:
     from .executor import DeployOptions
-    from .secrets import Secret
+    from .secrets import Masker
 
 #: What is not said by any layer, and Ansible's templates use.
 DEFAULTS = {"ansible_managed": "managed by opsctl"}
@@ -35,9 +35,9 @@ class Variables:
         playbook: Playbook,
         inventory: Inventory,
         options: DeployOptions,
-        on_secret: Callable[[Secret], None] | None = None,
+        masker: Masker | None = None,
     ) -> None:
-        """``on_secret`` hears of every secret that is fetched, so that it is masked everywhere."""
+        """``masker`` learns every secret that is fetched, so that it is masked everywhere."""
         from .config.bytecode import ByteCode, default_folder
 
         self.playbook = playbook
@@ -46,14 +46,17 @@ class Variables:
         self.files = ControllerFiles(os.path.dirname(playbook.path))
         self._secrets: dict[str, str] = {}
         self._lock = threading.RLock()
-        self.on_secret = on_secret
+        self.masker = masker
         self.extra = self._lift(options.extra)
         self._groups = groups_of(inventory)
         self._low: dict[str, dict[str, Any]] = {}
         self._play_vars: dict[int, dict[str, Any]] = {}
         folder = default_folder(os.environ)
         self.templates = Templates(
-            os.path.dirname(playbook.path), environ=os.environ, cache=ByteCode(folder) if folder else None, load=self._include
+            os.path.dirname(playbook.path),
+            environ=os.environ,
+            cache=ByteCode(folder) if folder else None,
+            load=self._include,
         )
         self.engine = self.templates.engine
 
@@ -102,6 +105,9 @@ class Variables:
 
         spec = connection_of(host, render)
         options = self.options
+        for password in (spec.password, spec.become_password):
+            if password is not None and self.masker is not None:
+                self.masker.add(password)
         return replace(
             spec,
             user=options.remote_user or spec.user,
@@ -115,8 +121,8 @@ class Variables:
         with self._lock:
             if ref.ref not in self._secrets:
                 secret = resolve(ref.ref, base=os.path.dirname(ref.span.file), span=ref.span)
-                if self.on_secret is not None:
-                    self.on_secret(secret)
+                if self.masker is not None:
+                    self.masker.add(secret)
                 self._secrets[ref.ref] = secret.reveal()
             return self._secrets[ref.ref]
 
@@ -210,6 +216,7 @@ class Variables:
             kinds=kind,
             fact_names=FACT_NAMES,
             jinja_hash=bootstrap.jinja_hash,
+            on_environment=None if self.masker is None else self.masker.add_environment,
         )
 
 

@@ -16,7 +16,6 @@ import struct
 import sys
 from typing import Any, Dict, Tuple
 
-
 #: What to do about the commonest reasons for which the agent's directory cannot be made.
 HINTS = {
     errno.ENOSPC: "free some space on the node: the agent needs about 2 MB for itself",

@@ -70,10 +70,57 @@ class Lazy:
         return "********"
 
 
+def _not_kept() -> Any:
+    raise ExprError(
+        "this value was secret, so it was not kept when the run was interrupted",
+        hint="deploy again: what is true already changes nothing",
+    )
+
+
+class NotKept(Lazy):
+    """A value that a resumed run does not have any more: whoever uses it gets an error that says why."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(_not_kept)
+
+
+class Partial(Dict[str, Any]):
+    """A result of which some keys were not kept: to ask for one of those is an error."""
+
+    def __init__(self, known: Mapping[str, Any], lost: Sequence[str]) -> None:
+        super().__init__(known)
+        self.lost = tuple(lost)
+
+    def __missing__(self, key: str) -> Any:
+        if key in self.lost:
+            _not_kept()
+        raise KeyError(key)
+
+
+#: What stands in a ledger for a string that held a secret.
+NOT_KEPT: Dict[str, Any] = {"$l": None}
+
+
+def kept(value: Any) -> Any:
+    """A value as a ledger has it, for use: its gaps raise when they are used."""
+    if value == NOT_KEPT:
+        return NotKept()
+    if isinstance(value, dict):
+        body = {key: kept(item) for key, item in value.items()}
+        lost = [key for key, item in body.items() if isinstance(item, NotKept)]
+        return Partial({key: item for key, item in body.items() if key not in lost}, lost) if lost else body
+    if isinstance(value, list):
+        items = [kept(item) for item in value]
+        return NotKept() if any(isinstance(item, NotKept) for item in items) else items
+    return value
+
+
 class Template:
     """A string with Jinja2 in it, and where it was written."""
 
-    __slots__ = ("src", "at")
+    __slots__ = ("at", "src")
 
     def __init__(self, src: str, at: At = None) -> None:
         self.src = str(src)
@@ -126,7 +173,7 @@ def lift(raw: Any) -> Any:
 
 def condition(raw: Any) -> Any:
     """A raw `when`-like value as an `Expression`; booleans stay."""
-    if isinstance(raw, bool) or isinstance(raw, Template):
+    if isinstance(raw, (bool, Template)):
         return raw
     return Expression(raw if isinstance(raw, str) else str(raw), place(raw))
 
@@ -153,6 +200,10 @@ def to_wire(value: Any) -> Any:
         return out
     if isinstance(value, Omit):
         return {"$o": 1}
+    if isinstance(value, NotKept):
+        return NOT_KEPT
+    if isinstance(value, Partial):
+        return {"$l": {str(key): to_wire(item) for key, item in value.items()}, "keys": list(value.lost)}
     if isinstance(value, Lazy):
         return to_wire(value.get())
     if isinstance(value, Unknown):
@@ -180,6 +231,10 @@ def from_wire(wire: Any) -> Any:
             return OMIT
         if "$u" in wire:
             return Unknown(wire["$u"])
+        if "$l" in wire:
+            if wire["$l"] is None:
+                return NotKept()
+            return Partial({key: from_wire(item) for key, item in wire["$l"].items()}, wire["keys"])
         if "$d" in wire:
             wire = wire["$d"]
         return {key: from_wire(item) for key, item in wire.items()}
@@ -231,8 +286,10 @@ class Scope(Mapping[str, Any]):
             raise UnknownValue(value.task)
         if dynamic(value):
             if name in self._open:
-                chain = " -> ".join(self._open[self._open.index(name) :] + [name])
-                raise ExprError("the variable `%s` is defined by itself: %s" % (name, chain), getattr(value, "at", None))
+                chain = " -> ".join([*self._open[self._open.index(name):], name])
+                raise ExprError(
+                    "the variable `%s` is defined by itself: %s" % (name, chain), getattr(value, "at", None)
+                )
             self._open.append(name)
             try:
                 value = self.engine.evaluate(value, self)
@@ -256,7 +313,7 @@ class Engine:
         hooks: Optional[Mapping[str, Any]] = None,
         *,
         byte_code: Any = None,
-        load: Optional[Callable[[str], Optional[str]]] = None
+        load: Optional[Callable[[str], Optional[str]]] = None,
     ) -> None:
         self.hooks: Dict[str, Any] = dict(hooks or {})
         self._byte_code = byte_code
@@ -302,9 +359,13 @@ class Engine:
             return got
         hint = "a condition must be true or false: write `%s | bool`" % getattr(expression, "src", expression)
         if isinstance(got, (list, dict)):
-            hint = "a condition must be true or false: write `(%s) | length > 0`" % getattr(expression, "src", expression)
+            hint = "a condition must be true or false: write `(%s) | length > 0`" % getattr(
+                expression, "src", expression
+            )
         elif isinstance(got, (int, float)):
-            hint = "a condition must be true or false: compare it, for example `%s != 0`" % getattr(expression, "src", expression)
+            hint = "a condition must be true or false: compare it, for example `%s != 0`" % getattr(
+                expression, "src", expression
+            )
         raise ExprError("`%s` yields %s, not a boolean" % (what, _show(got)), getattr(expression, "at", None), 1, hint)
 
     def render(self, document: Document, scope: Scope) -> str:
@@ -354,7 +415,7 @@ class Engine:
     def _compile(self, env: Any, template: Template) -> Tuple[bool, Any]:
         inner = template.src if isinstance(template, Expression) else None
         if inner is None or _braced(inner):
-            inner = _single(env, template.src)
+            inner = _single(env, template.src.strip() if isinstance(template, Expression) else template.src)
         if inner is None:
             return False, self._get(env, template.src)
         # A line break before the end keeps a trailing `#` or string from swallowing it.
@@ -393,17 +454,17 @@ class Engine:
         except UnknownValue:
             raise
         except jinja2.TemplateSyntaxError as exc:
-            raise ExprError("the template has a mistake: %s" % exc.message, template.at, exc.lineno or 1)
+            raise ExprError("the template has a mistake: %s" % exc.message, template.at, exc.lineno or 1) from None
         except jinja2.TemplateNotFound as exc:
-            raise ExprError("the template `%s` is not found" % exc.name, template.at, _line_of(exc))
+            raise ExprError("the template `%s` is not found" % exc.name, template.at, _line_of(exc)) from None
         except jinja2.TemplateError as exc:
-            raise ExprError(str(exc), template.at, _line_of(exc))
+            raise ExprError(str(exc), template.at, _line_of(exc)) from None
         except RecursionError:
-            raise ExprError("the template is nested too deeply", template.at)
+            raise ExprError("the template is nested too deeply", template.at) from None
         except Exception as exc:
             raise ExprError(
                 "evaluating `%s` failed: %s" % (_shorten(template.src), _reason(exc)), template.at, _line_of(exc)
-            )
+            ) from None
 
     def _env(self, options: Mapping[str, Any]) -> Any:
         key = tuple(sorted(options.items()))
@@ -444,13 +505,20 @@ class Engine:
             def get_all(self) -> Dict[str, Any]:
                 return {**{name: self.parent[name] for name in self.parent}, **self.vars}
 
-        settings: Dict[str, Any] = {"keep_trailing_newline": True, "extensions": ["jinja2.ext.do", "jinja2.ext.loopcontrols"]}
+        settings: Dict[str, Any] = {
+            "keep_trailing_newline": True,
+            "extensions": ["jinja2.ext.do", "jinja2.ext.loopcontrols"],
+        }
         settings.update(options)
         env = jinja2.Environment(
-            undefined=_missing_class(), loader=jinja2.FunctionLoader(load), cache_size=-1, bytecode_cache=self._byte_code, **settings
+            undefined=_missing_class(),
+            loader=jinja2.FunctionLoader(load),
+            cache_size=-1,
+            bytecode_cache=self._byte_code,
+            **settings,
         )
         env.context_class = Context
-        setattr(env, "opsctl_sources", sources)
+        vars(env)["opsctl_sources"] = sources
         env.filters.update(filters.FILTERS)
         env.tests.update(filters.TESTS)
         env.globals.update({"omit": OMIT, "undef": filters.undef, "now": filters.now})
@@ -490,8 +558,12 @@ def _missing_class() -> Any:
             return self
 
         __iter__ = __str__ = __len__ = __eq__ = __ne__ = __bool__ = __hash__ = _fail_with_undefined_error
-        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __lt__ = __le__ = __gt__ = __ge__ = _fail_with_undefined_error
-        __contains__ = __call__ = __int__ = __float__ = __mod__ = __rmod__ = __neg__ = __pos__ = _fail_with_undefined_error
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __lt__ = __le__ = __gt__ = __ge__ = (
+            _fail_with_undefined_error
+        )
+        __contains__ = __call__ = __int__ = __float__ = __mod__ = __rmod__ = __neg__ = __pos__ = (
+            _fail_with_undefined_error
+        )
 
     return Missing
 
@@ -501,8 +573,8 @@ def _braced(src: str) -> bool:
 
 
 def _single(env: Any, src: str) -> Optional[str]:
-    """The expression inside ``src`` if it is exactly one `{{ ... }}` (a block scalar's last newline aside)."""
-    tokens = list(env.lex(src[:-1] if src.endswith("\n") else src))
+    """The expression inside ``src`` if it is exactly one `{{ ... }}`, with nothing around it, not even a newline."""
+    tokens = list(env.lex(src))
     if len(tokens) < 3 or tokens[0][1] != "variable_begin" or tokens[-1][1] != "variable_end":
         return None
     inside = tokens[1:-1]

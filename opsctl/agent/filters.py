@@ -1,7 +1,7 @@
 """Filters and tests that Ansible's users expect, beside Jinja2's own. The list stands in docs/reference/expressions.md."""
 
 import base64
-import datetime
+import datetime as dt
 import hashlib
 import itertools
 import json
@@ -88,10 +88,11 @@ def human_to_bytes(text: Any, default_unit: str = "") -> int:
 
 def human_readable(size: Any, isbits: bool = False) -> str:
     value = float(size)
-    for unit in ("", "K", "M", "G", "T", "P"):
-        if abs(value) < 1024:
-            break
+    units = ["", "K", "M", "G", "T", "P"]
+    while abs(value) >= 1024 and len(units) > 1:
         value /= 1024
+        units.pop(0)
+    unit = units[0]
     return "%.2f %s%s" % (value, unit, ("b" if unit else "bits") if isbits else ("B" if unit else "Bytes"))
 
 
@@ -255,13 +256,13 @@ def digest(value: Any, algorithm: str = "sha1") -> str:
 
 
 def now(utc: bool = False, fmt: Optional[str] = None) -> str:
-    moment = datetime.datetime.now(datetime.timezone.utc if utc else None)
+    moment = dt.datetime.now(dt.timezone.utc if utc else None)
     return moment.strftime(fmt) if fmt else moment.isoformat()
 
 
 def strftime(fmt: str, second: Any = None, utc: bool = False) -> str:
-    zone = datetime.timezone.utc if utc else None
-    moment = datetime.datetime.now(zone) if second is None else datetime.datetime.fromtimestamp(float(second), zone)
+    zone = dt.timezone.utc if utc else None
+    moment = dt.datetime.now(zone) if second is None else dt.datetime.fromtimestamp(float(second), zone)
     return moment.strftime(fmt)
 
 
@@ -269,7 +270,9 @@ def _version_key(text: Any) -> List[Any]:
     """Release numbers without zeros at their end, then what follows: a pre-release (a, b, rc, dev) sorts before it."""
     match = re.match(r"\s*[vV=]?(\d+(?:\.\d+)*)(.*)", str(text).split("+")[0])
     if match is None:
-        raise ExprError("`version` cannot read %r as a version" % (text,), hint="a version starts with a number, as 1.2.3")
+        raise ExprError(
+            "`version` cannot read %r as a version" % (text,), hint="a version starts with a number, as 1.2.3"
+        )
     release = [int(number) for number in match.group(1).split(".")]
     while len(release) > 1 and release[-1] == 0:
         release.pop()
@@ -280,7 +283,9 @@ def _version_key(text: Any) -> List[Any]:
     return [release, [*rest, (0, 0, "")]]
 
 
-def version(value: Any, other: Any, operator: str = "==", strict: Any = None, version_type: Optional[str] = None) -> bool:
+def version(
+    value: Any, other: Any, operator: str = "==", strict: Any = None, version_type: Optional[str] = None
+) -> bool:
     a, b = _version_key(value), _version_key(other)
     table = {
         "==": a == b, "=": a == b, "eq": a == b, "!=": a != b, "<>": a != b, "ne": a != b, "<": a < b, "lt": a < b,
@@ -339,10 +344,10 @@ FILTERS = {
     "sha1": digest, "strftime": strftime, "type_debug": lambda value: type(value).__name__,
     "b64encode": lambda value, encoding="utf-8": base64.b64encode(str(value).encode(encoding)).decode("ascii"),
     "b64decode": lambda value, encoding="utf-8": base64.b64decode(value).decode(encoding),
-    "basename": lambda path: os.path.basename(path), "dirname": lambda path: os.path.dirname(path),
-    "expanduser": lambda path: os.path.expanduser(path), "realpath": lambda path: os.path.realpath(path),
-    "splitext": lambda path: list(os.path.splitext(path)), "normpath": lambda path: os.path.normpath(path),
-    "relpath": lambda path, start: os.path.relpath(path, start),
+    "basename": os.path.basename, "dirname": os.path.dirname,
+    "expanduser": os.path.expanduser, "realpath": os.path.realpath,
+    "splitext": lambda path: list(os.path.splitext(path)), "normpath": os.path.normpath,
+    "relpath": os.path.relpath,
     "path_join": lambda parts: os.path.join(*([parts] if isinstance(parts, str) else parts)),
     "zip": lambda a, *more: [list(pair) for pair in zip(a, *more)],
     "zip_longest": lambda a, *more, fillvalue=None: [list(p) for p in itertools.zip_longest(a, *more, fillvalue=fillvalue)],
@@ -356,8 +361,9 @@ TESTS = {
     "failed": is_failed, "failure": is_failed, "succeeded": is_succeeded, "success": is_succeeded, "successful": is_succeeded,
     "changed": is_changed, "change": is_changed, "skipped": is_skipped, "skip": is_skipped, "version": version,
     "version_compare": version, "match": _regex_test("match"), "search": _regex_test("search"),
-    "regex": _regex_test("search"), "truthy": is_truthy, "falsy": lambda value, convert_bool=False: not is_truthy(value, convert_bool),
+    "regex": _regex_test("search"), "truthy": is_truthy,
+    "falsy": lambda value, convert_bool=False: not is_truthy(value, convert_bool),
     "contains": lambda container, item: item in container, "subset": lambda a, b: all(item in b for item in a),
-    "superset": lambda a, b: all(item in a for item in b), "all": lambda value: all(value), "any": lambda value: any(value),
-    "abs": lambda path: os.path.isabs(path),
+    "superset": lambda a, b: all(item in a for item in b), "all": all, "any": any,
+    "abs": os.path.isabs,
 }  # type: Dict[str, Any]  # fmt: skip

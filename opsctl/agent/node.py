@@ -28,7 +28,7 @@ class Node:
     for people and may be lost; ``blob(sha256, near)`` gives the path of content, staged beside the path ``near``;
     ``ask(what, data)`` waits for the controller's answer. ``pending(pair)`` says whether an earlier task of a check
     has a pending change that covers the pair (always False in an apply). ``deadline`` is the time (`time.monotonic`)
-    at which the task's `timeout` ends.
+    at which the task's `timeout` ends. ``hidden`` says that there is a secret in the task's arguments.
     """
 
     def __init__(
@@ -43,7 +43,8 @@ class Node:
         blob: Callable[..., str] = _no_blob,
         ask: Callable[[str, Any], Any] = _nothing,
         pending: Callable[[Pair], bool] = _never,
-        deadline: Optional[float] = None
+        deadline: Optional[float] = None,
+        hidden: bool = False
     ) -> None:
         self.check = check
         self.diff = diff
@@ -55,6 +56,7 @@ class Node:
         self.ask = ask
         self.pending = pending
         self.deadline = deadline
+        self.hidden = hidden
 
     def sleep(self, seconds: float) -> None:
         """Wait, at most until the task's deadline. Raises `Fail` when that has passed."""
@@ -79,6 +81,8 @@ class Node:
     ) -> "process.Completed":
         """Run a program (a list) or, with ``shell``, a command line. See `process.run`.
 
+        A command line with a secret in it is given to the shell through a pipe.
+
         ``env`` lies over the task's own; ``live`` streams the output to `Node.output`. Raises `Fail` when it
         cannot be started.
         """
@@ -95,5 +99,6 @@ class Node:
             deadline=self.deadline,
             executable=executable,
             output=self.output if live else None,
+            hidden=shell and self.hidden,
             spill_dir=os.path.join(self.state_dir, "output") if self.state_dir else None,
         )

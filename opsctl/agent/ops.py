@@ -38,7 +38,11 @@ def _ping(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
             sudo = "missing"
         else:
             done = subprocess.run(
-                ["sudo", "-n", "true"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=20
+                ["sudo", "-n", "true"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=20,
             )
             sudo = "ok" if done.returncode == 0 else "asks for a password"
     return {"pong": True, "sudo": sudo, "state_dir": state_dir}

@@ -78,7 +78,8 @@ def run(
     output: Optional[Output] = None,
     spill_dir: Optional[str] = None,
     keep: int = KEEP,
-    grace: float = GRACE
+    grace: float = GRACE,
+    hidden: bool = False
 ) -> Completed:
     """Run ``command`` and wait for its end.
 
@@ -86,12 +87,18 @@ def run(
     environment; standard input is ``stdin`` or empty. ``timeout`` is in seconds, ``deadline`` a time of
     `time.monotonic`; past the earlier one everything that the command started is ended (``timed_out``).
     It returns when the program itself has ended, even if a background child keeps the outputs open.
+    ``hidden``: the shell reads its command line from a pipe, since the arguments of a process are seen by all users.
     Raises `Fail` when it cannot be started.
     """
     import subprocess
 
+    unseen: Optional[int] = None
     if shell:
-        argv = [executable or "/bin/sh", "-c", command if isinstance(command, str) else " ".join(command)]
+        line = command if isinstance(command, str) else " ".join(command)
+        argv = [executable or "/bin/sh", "-c", line]
+        if hidden:
+            unseen = _pipe_with(os.fsencode(line))
+            argv = [argv[0], "/dev/fd/%d" % unseen]
     else:
         argv = [command] if isinstance(command, str) else list(command)
     ends = [moment for moment in (deadline, None if timeout is None else time.monotonic() + timeout) if moment]
@@ -105,10 +112,14 @@ def run(
             cwd=cwd,
             env=None if env is None else {os.fsencode(name): os.fsencode(value) for name, value in env.items()},
             start_new_session=True,
+            pass_fds=() if unseen is None else (unseen,),
             bufsize=0,
         )
     except (OSError, ValueError) as exc:
         raise _not_started(exc, argv, cwd) from None
+    finally:
+        if unseen is not None:
+            os.close(unseen)
     live = _Live(output) if output is not None else None
     streams: Dict[str, _Stream] = {
         name: _Stream(name, keep, spill_dir, live) for name in ("stdout", "stderr")
@@ -138,6 +149,26 @@ def run(
     done.truncated = any(stream.truncated for stream in streams.values())
     done.files = {name: stream.path for name, stream in streams.items() if stream.path}
     return done
+
+
+def _pipe_with(data: bytes) -> int:
+    """The reading end of a pipe that yields ``data``; a thread fills it, since a pipe holds only 64 KiB."""
+    import threading
+
+    read, write = os.pipe()
+
+    def fill() -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(write, rest) :]
+        except OSError:  # the shell did not want to read all of it
+            pass
+        finally:
+            os.close(write)
+
+    threading.Thread(target=fill, name="command-line", daemon=True).start()
+    return read
 
 
 def _not_started(exc: Exception, argv: List[str], cwd: Optional[str]) -> Exception:

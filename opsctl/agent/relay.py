@@ -222,7 +222,11 @@ class Relay:
         try:
             known = not home.create(segment)
         except OSError as exc:
-            self._fatal("no room for opsctl's own state on the node", "%s (%s)" % (exc.strerror, home.path), hint=boot.HINTS.get(exc.errno))
+            self._fatal(
+                "no room for opsctl's own state on the node",
+                "%s (%s)" % (exc.strerror, home.path),
+                hint=boot.HINTS.get(exc.errno),
+            )
             self.open = False
             return
         if known:

@@ -5,11 +5,14 @@ the controller has to decide is asked (docs/architecture.md, "The Segment"). Che
 """
 
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .expr import Engine, ExprError, Scope, Unknown, UnknownValue, from_wire, to_wire
+from .expr import Engine, ExprError, Scope, Unknown, UnknownValue, from_wire, kept, to_wire
 from .kinds import Fail, covers
-from .outcome import Pending, Report, failure, summary
+from .outcome import SECRET_LEAST, Pending, Report, failure, secret_name, sensitive, summary
+
+#: Kinds whose arguments become words of a process.
+COMMANDS = frozenset({"command", "shell", "script", "raw"})
 
 Task = Dict[str, Any]
 Result = Dict[str, Any]
@@ -44,6 +47,9 @@ class Runner:
         self.pending: List[Tuple[str, Sequence[Tuple[str, str]], bool]] = []
         self.handlers: List[Task] = segment.get("handlers") or []
         self.notified: Dict[str, bool] = {}
+        # Secrets that stand in the segment: what has one in its arguments is run so that `ps` does not show it.
+        self.secrets: List[str] = list(segment.get("secrets") or ())
+        self.told: Set[str] = set()
         # What came of tasks before the agent died: they are not run again, their results are taken as they were.
         self.replay: Dict[str, List[Dict[str, Any]]] = {k: list(v) for k, v in (segment.get("replay") or {}).items()}
 
@@ -61,7 +67,9 @@ class Runner:
             ended = True
         if ok or self.segment.get("force_handlers"):
             ok = self._flush() and ok
-        self.services.emit({"ev": "segment_finished", "ok": ok, "ended": ended, "pending_handlers": list(self.notified)})
+        self.services.emit(
+            {"ev": "segment_finished", "ok": ok, "ended": ended, "pending_handlers": list(self.notified)}
+        )
 
     def _recall(self) -> None:
         """Take up the handlers that an earlier run of the project owes."""
@@ -151,7 +159,11 @@ class Runner:
     def _owe(self, handler: Task) -> bool:
         """Write on the node that ``handler`` is to run; True if it was not owed before."""
         debts = self.services.debts
-        return bool(debts is not None and isinstance(handler.get("name"), str) and debts.owe(handler["name"], self.segment.get("run", "")))
+        return bool(
+            debts is not None
+            and isinstance(handler.get("name"), str)
+            and debts.owe(handler["name"], self.segment.get("run", ""))
+        )
 
     def _called(self, name: Any) -> List[Task]:
         """The handlers that a notification means."""
@@ -163,6 +175,7 @@ class Runner:
 
         The handlers are owed before the change: an agent that dies right after it must not lose them.
         """
+
         def started(durable: bool) -> None:
             if durable and self.services.debts is not None and not report.owed:
                 for raw in task.get("notify") or []:
@@ -204,7 +217,11 @@ class Runner:
         except UnknownValue as exc:
             final = {"outcome": "unknown", "reason": "depends on %s" % exc.task}
         except (ExprError, Fail) as exc:
-            final = {"outcome": "failed", "error": failure("", exc), "result": {"failed": True, "msg": str(exc), "changed": False}}
+            final = {
+                "outcome": "failed",
+                "error": failure("", exc),
+                "result": {"failed": True, "msg": str(exc), "changed": False},
+            }
         ok = self._settle(task, scope, final, report, rescuable)
         if ok and task.get("any_errors_fatal") and not self.services.ask(task["id"], "barrier", {}).get("go", True):
             return False
@@ -213,10 +230,10 @@ class Runner:
     def _replayed(self, task: Task, event: Dict[str, Any]) -> bool:
         """A task that was done before the agent died: its result is what the rest goes on with."""
         if task.get("register") and event.get("result") is not None:
-            self.set[task["register"]] = event["result"]
-        self.set.update(event.get("set") or {})
+            self.set[task["register"]] = kept(event["result"])
+        self.set.update(kept(event.get("set") or {}))
         if event.get("facts"):
-            self.facts = event["facts"]
+            self.facts = kept(event["facts"])
         for handler_id in event.get("notified") or []:
             self.notified[handler_id] = True
         if event["outcome"] == "rescued":
@@ -233,7 +250,7 @@ class Runner:
         if action == "flush_handlers":
             return self._flush()
         if action in ("end_host", "end_play"):
-            raise EndHost()
+            raise EndHost
         return True
 
     def _adopt(self, task: Task, turn: Dict[str, Any], report: Report) -> bool:
@@ -281,11 +298,38 @@ class Runner:
                 final["notified"] = self._notify(task, scope)
             except ExprError as exc:
                 final.update(outcome="failed", error=failure("", exc))
+        if task.get("no_log"):
+            self._taint([*sensitive(result or {}), *sensitive(final.get("set") or {})])
         if not final.get("notified") and not final.get("interrupted"):
             for name in report.owed:
                 self.services.debts.paid(name)
         report.finish(final)
         return final["outcome"] not in ("failed", "rescued")
+
+    def _taint(self, values: Iterable[str]) -> None:
+        """These are secret from here on: the controller is told before it sees anything in which they may stand."""
+        fresh = [value for value in dict.fromkeys(values) if value not in self.secrets]
+        if fresh:
+            self.secrets += fresh
+            self.services.taint(fresh)
+
+    def _hidden(self, task: Task, args: Any) -> bool:
+        """Whether a command has a secret in its words. A shell gets it unseen; a program's arguments are seen by all."""
+        if task["kind"] not in COMMANDS or not self.secrets:
+            return False
+        text = "\n".join(_strings(args))
+        if not any(secret in text for secret in self.secrets):
+            return False
+        words = {"command": ("cmd", "argv"), "script": ("arguments",)}.get(task["kind"], ())
+        shown = "\n".join(text for name in words for text in _strings(args.get(name)))
+        if task["id"] not in self.told and any(secret in shown for secret in self.secrets):
+            self.told.add(task["id"])
+            message = (
+                "%s gives a secret to a program as an argument, where every user of the node can see it while it runs; "
+                "give it in `environment:` or `stdin:`, or use `shell`" % self._label(task)
+            )
+            self.services.emit({"ev": "warning", "message": message})
+        return True
 
     def _label(self, task: Task) -> str:
         name = task.get("name")
@@ -299,11 +343,17 @@ class Runner:
         if items is None:
             values = self.engine.evaluate(from_wire(task["loop"]), scope)
             if not isinstance(values, list):
-                hint = "write `loop: \"{{ NAME | dict2items }}\"`" if isinstance(values, Mapping) else "`loop` takes a list"
+                hint = (
+                    'write `loop: "{{ NAME | dict2items }}"`' if isinstance(values, Mapping) else "`loop` takes a list"
+                )
                 raise ExprError("`loop` got %s, not a list" % type(values).__name__, task["loop"].get("at"), 1, hint)
             items = [{"item": value} for value in values]
         if not items:
-            return {"outcome": "skipped", "reason": "the loop has no items", "result": {"changed": False, "skipped": True, "results": []}}
+            return {
+                "outcome": "skipped",
+                "reason": "the loop has no items",
+                "result": {"changed": False, "skipped": True, "results": []},
+            }
         parts: List[Result] = []
         for index, item in enumerate(items):
             if index and control.get("pause"):
@@ -328,7 +378,11 @@ class Runner:
             except UnknownValue as exc:
                 part = {"outcome": "unknown", "reason": "depends on %s" % exc.task}
             except (ExprError, Fail) as exc:
-                part = {"outcome": "failed", "error": failure("", exc), "result": {"failed": True, "msg": str(exc), "changed": False}}
+                part = {
+                    "outcome": "failed",
+                    "error": failure("", exc),
+                    "result": {"failed": True, "msg": str(exc), "changed": False},
+                }
             part["label"] = shown
             if part.get("result") is not None:
                 part["result"][control.get("loop_var") or "item"] = value
@@ -347,7 +401,12 @@ class Runner:
                 return {
                     "outcome": "skipped",
                     "reason": "the condition is false: %s" % source,
-                    "result": {"changed": False, "skipped": True, "skip_reason": "Conditional result was False", "false_condition": source},
+                    "result": {
+                        "changed": False,
+                        "skipped": True,
+                        "skip_reason": "Conditional result was False",
+                        "false_condition": source,
+                    },
                 }
         report.begin(scope, self.engine)
         args, types = self._args(task, scope)
@@ -359,6 +418,8 @@ class Runner:
             "diff": task["diff"] if task.get("diff") is not None else bool(self.segment.get("diff")),
             "env": self._environment(task, scope),
         }
+        if self._hidden(task, args):
+            request["hidden"] = True
         if request["check"]:
             request["pending"] = [[label, [*writes, *[("any", "")] * opaque]] for label, writes, opaque in self.pending]
         timeout = self.engine.evaluate(from_wire(task.get("timeout")), scope)
@@ -379,8 +440,11 @@ class Runner:
         for layer in task.get("env") or []:
             values = self.engine.evaluate(from_wire(layer), scope)
             if not isinstance(values, Mapping):
-                raise ExprError("`environment` takes a mapping of names to values, not %s" % type(values).__name__, layer.get("at"))
+                raise ExprError(
+                    "`environment` takes a mapping of names to values, not %s" % type(values).__name__, layer.get("at")
+                )
             out.update({str(key): "" if value is None else str(value) for key, value in values.items()})
+        self._taint(value for name, value in out.items() if secret_name(name) and len(value) >= SECRET_LEAST)
         return out
 
     def _until(self, task: Task, scope: Scope, report: Report, request: Dict[str, Any], become: Any) -> Result:
@@ -446,8 +510,14 @@ class Runner:
             if cure:
                 return {"outcome": "unknown", "reason": "depends on %s" % cure}
             if unmet:
-                return {"outcome": "failed", "result": {**result, "failed": True}, "error": {"what": done.get("unmet") or "something it needs is missing"}}
-            self.pending.append((self._label(task), [tuple(pair) for pair in done.get("writes") or ()], bool(done.get("opaque"))))
+                return {
+                    "outcome": "failed",
+                    "result": {**result, "failed": True},
+                    "error": {"what": done.get("unmet") or "something it needs is missing"},
+                }
+            self.pending.append(
+                (self._label(task), [tuple(pair) for pair in done.get("writes") or ()], bool(done.get("opaque")))
+            )
             final.update(pending=True, result=Pending(result, self._label(task)))
         if task.get("changed_when") is not None:
             final["result"]["changed"] = self._holds(task, "changed_when", scope, final["result"])
@@ -476,6 +546,18 @@ class Runner:
 
     def _ask(self, what: str, data: Any) -> Any:
         return self.services.ask(self.current, what, data)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All strings in a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _strings(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _strings(item)
 
 
 class HostVars(Mapping[str, Any]):

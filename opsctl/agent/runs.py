@@ -127,8 +127,8 @@ class Home:
 
     def finished(self) -> bool:
         last = b""
-        for last in self.frames(1):
-            pass
+        for frame in self.frames(1):
+            last = frame
         return bool(last) and wire.unpack(last)[0].get("ev", {}).get("ev") == "segment_finished"
 
     def forget(self) -> None:

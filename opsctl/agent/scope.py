@@ -62,7 +62,11 @@ def _kills(user: str) -> bool:
 def _run(argv: List[str], env: Dict[str, str]) -> "tuple[str, Optional[str]]":
     try:
         done = subprocess.run(
-            argv, env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=DEADLINE
+            argv,
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=DEADLINE,
         )
     except (OSError, subprocess.TimeoutExpired) as exc:
         return "", "%s does not work: %s" % (argv[0], exc)

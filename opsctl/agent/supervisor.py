@@ -54,7 +54,11 @@ class Supervisor:
         self, segment: Dict[str, Any], home: Home, state_dir: str, workers: Workers, lock: Optional[NodeLock] = None
     ) -> None:
         self.lock = lock
-        self.debts = Debts(state_dir, segment["project"], segment.get("opsctl", "")) if segment.get("project") and not segment.get("check") else None
+        self.debts = (
+            Debts(state_dir, segment["project"], segment.get("opsctl", ""))
+            if segment.get("project") and not segment.get("check")
+            else None
+        )
         self.segment = segment
         self.home = home
         self.state_dir = state_dir
@@ -80,6 +84,7 @@ class Supervisor:
         self._active: Optional[WorkerHandle] = None
         self._finished = False
         self._ack = 0  # the last event that the controller has safe
+        self._tainted: List[str] = []
         self._parted = False  # the controller has ended its run, or at least its part in it
         self.cancelled: Optional[str] = None
 
@@ -118,8 +123,15 @@ class Supervisor:
         if self.lock is None or self.lock.sock is None or not self.segment.get("more") or self.cancelled:
             return
         until = time.monotonic() + HANDOVER
-        while time.monotonic() < until and not self.lock.succeeded and self.lock.asked_to_stop is None and not self._parted:
-            readable = select.select([sock for sock in (self.lock.sock, self._client) if sock is not None], [], [], 1.0)[0]
+        while (
+            time.monotonic() < until
+            and not self.lock.succeeded
+            and self.lock.asked_to_stop is None
+            and not self._parted
+        ):
+            readable = select.select(
+                [sock for sock in (self.lock.sock, self._client) if sock is not None], [], [], 1.0
+            )[0]
             if self.lock.sock in readable:
                 self.lock.serve()
             if self._client in readable:
@@ -135,7 +147,12 @@ class Supervisor:
         ahead = 0
         for sha, blob in (self.segment.get("blobs") or {}).items():
             missing = any(not _same_size(dest, blob["size"]) for dest in blob.get("dests", []))
-            if missing and not self.segment.get("check") and blob["size"] <= AHEAD and ahead + blob["size"] <= AHEAD_ALL:
+            if (
+                missing
+                and not self.segment.get("check")
+                and blob["size"] <= AHEAD
+                and ahead + blob["size"] <= AHEAD_ALL
+            ):
                 ahead += blob["size"]
                 need["blobs"].append(sha)
                 self._blobs[sha] = {"size": blob["size"]}
@@ -158,7 +175,9 @@ class Supervisor:
             reads.append(self._client)
             if self._out or self._leaving or self._sent < self._offsets[-1]:
                 writes.append(self._client)
-        readable, writable, _ = select.select(reads, writes, [], 0.5 if self.lock is not None and self.lock.shared else 5.0)
+        readable, writable, _ = select.select(
+            reads, writes, [], 0.5 if self.lock is not None and self.lock.shared else 5.0
+        )
         self._mind_lock(readable)
         if self._wake_r in readable:
             try:
@@ -231,11 +250,18 @@ class Supervisor:
             since = max(1, int(header.get("from", 1)))
             self._sent = self._offsets[min(since, len(self._offsets)) - 1]
             with self._lock:
+                if self._tainted:
+                    # A controller that is new has read none of the events that told it; this goes before all others.
+                    self._leaving += wire.pack({"t": "taint", "values": self._tainted})
                 for ask in self._asks.values():
                     self._out += wire.pack(ask)
                 missing = [sha for sha, blob in self._blobs.items() if "path" not in blob and "error" not in blob]
                 if missing or self._jinja_missing:
-                    need: Dict[str, Any] = {"t": "need", "blobs": missing, "offsets": {s: self._blobs[s].get("got", 0) for s in missing}}
+                    need: Dict[str, Any] = {
+                        "t": "need",
+                        "blobs": missing,
+                        "offsets": {s: self._blobs[s].get("got", 0) for s in missing},
+                    }
                     if self._jinja_missing:
                         need["jinja"] = self.segment.get("jinja")
                     self._out += wire.pack(need)
@@ -361,7 +387,9 @@ class Supervisor:
                 return holder
             if waited >= told:
                 told = waited + 30.0
-                self.emit({"ev": "waiting", "what": "the lock of this node", "holder": holder, "seconds": round(waited, 1)})
+                self.emit(
+                    {"ev": "waiting", "what": "the lock of this node", "holder": holder, "seconds": round(waited, 1)}
+                )
             self.sleep(0.5)
 
     def _leave_login(self) -> None:
@@ -383,7 +411,10 @@ class Supervisor:
             self._offsets.append(self._offsets[-1] + len(data))
         self._wake()
         if full:
-            message = "no room for opsctl's own state on the node (%s): this run goes on, but it is lost if its agent dies" % full
+            message = (
+                "no room for opsctl's own state on the node (%s): this run goes on, but it is lost if its agent dies"
+                % full
+            )
             self.emit({"ev": "warning", "message": message})
 
     def _append(self, data: bytes) -> Optional[str]:
@@ -401,10 +432,16 @@ class Supervisor:
             self._memory += data
         return reason
 
+    def taint(self, values: List[str]) -> None:
+        """The controller must know these secrets before it shows what comes next."""
+        with self._lock:
+            self._tainted += values
+        self.emit({"ev": "taint", "values": values})
+
     def check_stop(self) -> None:
         """Raises Stopped if the segment was told to stop."""
         if self.cancelled is not None:
-            raise Stopped()
+            raise Stopped
 
     def sleep(self, seconds: float) -> None:
         """Wait, but not longer than until a stop."""
@@ -498,7 +535,11 @@ class Supervisor:
                 if kill_at is not None and now >= kill_at:
                     self.workers.lost(handle)
                     self.check_stop()
-                    return {"failed": True, "msg": "timed out after %g s; its process had to be killed" % (limit or 0), "result": {}}
+                    return {
+                        "failed": True,
+                        "msg": "timed out after %g s; its process had to be killed" % (limit or 0),
+                        "result": {},
+                    }
                 continue
             frame = handle.link.receive()
             if frame is None:

@@ -36,7 +36,9 @@ def pack(header: Dict[str, Any], payload: bytes = b"") -> bytes:
 
 def squeeze(value: Any) -> bytes:
     """A JSON value as a compressed payload (segments)."""
-    return zlib.compress(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass"), 1)
+    return zlib.compress(
+        json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass"), 1
+    )
 
 
 def unsqueeze(payload: bytes) -> Any:
@@ -76,7 +78,7 @@ def unpack(frame: bytes) -> Frame:
     try:
         header = json.loads(frame[_LENGTHS.size : body_at].decode("utf-8", "surrogatepass"))
     except ValueError as exc:
-        raise ProtocolError("a frame's header is not JSON: %s" % exc)
+        raise ProtocolError("a frame's header is not JSON: %s" % exc) from None
     if not isinstance(header, dict):
         raise ProtocolError("a frame's header is not an object")
     return header, frame[body_at:]

@@ -66,7 +66,7 @@ class Worker:
         self.link = link
         self.state_dir = state_dir
         # Bounded: content that comes faster than the disk takes it must wait in the pipe, not in memory.
-        self._inbox: "Queue[Optional[wire.Frame]]" = Queue(64)
+        self._inbox: Queue[Optional[wire.Frame]] = Queue(64)
         self._busy = False
         self._staged: Dict[str, str] = {}
 
@@ -85,7 +85,7 @@ class Worker:
     def _on_term(self, *_: Any) -> None:
         if self._busy:
             self._busy = False
-            raise Cancelled()
+            raise Cancelled
 
     def _read(self) -> None:
         while True:
@@ -106,7 +106,7 @@ class Worker:
         frame = self._inbox.get()
         if frame is None:
             self._inbox.put(None)
-            raise Cancelled()
+            raise Cancelled
         if frame[0].get("m") != kind:
             raise wire.ProtocolError("expected %s, got %r" % (kind, frame[0].get("m")))
         return frame
@@ -129,7 +129,12 @@ class Worker:
             return {"m": "done", "failed": True, "cancelled": True, "msg": "stopped", "result": {}}
         except OSError as exc:
             where = " (%s)" % exc.filename if exc.filename else ""
-            return {"m": "done", "failed": True, "msg": "%s%s" % (exc.strerror or exc, where), "result": {"errno": exc.errno}}
+            return {
+                "m": "done",
+                "failed": True,
+                "msg": "%s%s" % (exc.strerror or exc, where),
+                "result": {"errno": exc.errno},
+            }
         except Exception as exc:
             import traceback
 
@@ -150,6 +155,7 @@ class Worker:
             check=check,
             diff=bool(request.get("diff")),
             env=request.get("env") or {},
+            hidden=bool(request.get("hidden")),
             state_dir=self.state_dir,
             output=self._output,
             progress=lambda text: self.link.send({"m": "progress", "text": text}),
@@ -160,13 +166,19 @@ class Worker:
         )
         for label, writes in pending:
             if affected(kind.watches(args), [tuple(pair) for pair in writes]):
-                touched = [] if kind.pure else [("path" if what == "tree" else what, it) for what, it in kind.watches(args)]
+                touched = (
+                    [] if kind.pure else [("path" if what == "tree" else what, it) for what, it in kind.watches(args)]
+                )
                 return {"depends": label, "writes": touched, "opaque": kind.opaque, "result": {}}
         seen = kind.probe(args, node)
         change = kind.decide(args, seen)
         if change is None:
             return {"changed": False, "result": kind.report(args, seen)}
-        out: Dict[str, Any] = {"changed": True, "diff": change.diff if request.get("diff") else None, "note": change.msg}
+        out: Dict[str, Any] = {
+            "changed": True,
+            "diff": change.diff if request.get("diff") else None,
+            "note": change.msg,
+        }
         if check and not kind.pure:
             out.update(
                 pending=True,
@@ -226,12 +238,16 @@ class Worker:
             digest.update(payload)
             if time.monotonic() - shown > 1.0:
                 shown = time.monotonic()
-                self.link.send({"m": "progress", "text": "received %.0f of %.0f MB" % (f.tell() / 1e6, header["size"] / 1e6)})
+                self.link.send(
+                    {"m": "progress", "text": "received %.0f of %.0f MB" % (f.tell() / 1e6, header["size"] / 1e6)}
+                )
             if f.tell() >= header["size"]:
                 break
         if digest.hexdigest() != sha:
             f.truncate(0)
-            raise Fail("the content that arrived is not what was announced (sha256 %s, not %s)" % (digest.hexdigest(), sha))
+            raise Fail(
+                "the content that arrived is not what was announced (sha256 %s, not %s)" % (digest.hexdigest(), sha)
+            )
 
     def _unstage(self) -> None:
         for path in self._staged.values():

@@ -83,7 +83,7 @@ def fork_worker(state_dir: str, user: str, root: Optional[str] = None) -> Worker
         try:
             pwd.getpwnam(user)
         except KeyError:
-            raise Fail("there is no user `%s` on the node" % user, needs=[("user", user)])
+            raise Fail("there is no user `%s` on the node" % user, needs=[("user", user)]) from None
         code = memory.compiled(root)
     to_child = os.pipe()
     from_child = os.pipe()
@@ -124,7 +124,9 @@ def sudo_worker(user: str, root: str, password: Optional[str], cancelled: Callab
                 env={**os.environ, "LC_ALL": "C", "LANGUAGE": "C"},
             )
         except FileNotFoundError:
-            raise Fail("become needs sudo, and the node has no `sudo`", hint="install sudo there, or log in as %s" % user)
+            raise Fail(
+                "become needs sudo, and the node has no `sudo`", hint="install sudo there, or log in as %s" % user
+            ) from None
         assert proc.stdin is not None and proc.stdout is not None and proc.stderr is not None
         try:
             if "-S" in argv:
@@ -156,7 +158,9 @@ def _sudo_message(user: str, said: str, tried: bool) -> str:
     if "tty" in said and "password" not in said:
         return "sudo wants a terminal (requiretty): add `Defaults !requiretty` for this user to the node's sudoers"
     if _wants_password(said) and not tried:
-        return "sudo wants a password to become %s: give one with -K, or allow it with a NOPASSWD line in sudoers" % user
+        return (
+            "sudo wants a password to become %s: give one with -K, or allow it with a NOPASSWD line in sudoers" % user
+        )
     if tried and ("incorrect password" in said or "try again" in said or "Authentication failed" in said):
         return "sudo refused the password to become %s; it was tried once, and not again" % user
     return "sudo does not let us become %s: %s" % (user, said.splitlines()[-1] if said else "it said nothing")

@@ -17,22 +17,28 @@ TASKS = 12
 #: Cuts of each sort; all twenty in the soak tier.
 CUTS = int(os.environ.get("OPSCTL_TEST_CUTS", "3"))
 
-BOOK = """
+BOOK = (
+    """
 - hosts: all
   gather_facts: false
   tasks:
-""" + "".join(
-    f"""
+"""
+    + "".join(
+        f"""
     - name: t{n}
       shell: echo t{n} >> {{{{ files }}}}/log; sleep {0.6 if n % 4 == 0 else 0.05}; echo result {n}
       register: r{n}
 """
-    for n in range(TASKS)
-) + """
+        for n in range(TASKS)
+    )
+    + """
     - name: sum
       debug:
-        msg: "{{ [""" + ", ".join(f"r{n}.stdout" for n in range(TASKS)) + """] | join('|') }}"
+        msg: "{{ ["""
+    + ", ".join(f"r{n}.stdout" for n in range(TASKS))
+    + """] | join('|') }}"
 """
+)
 
 WANTED = [f"t{n}" for n in range(TASKS)]
 
@@ -150,7 +156,7 @@ def test_a_killed_agent_is_at_most_once(project: Project, node: TestNode) -> Non
     assert seen == WANTED[: len(seen)] and len(seen) < TASKS
     unknown = [event for event in run.tasks() if event["outcome"] == "unknown"]
     assert len(unknown) == 1 and "interrupted" in unknown[0]["reason"]
-    error = [event for event in run.events if event["event"] == "host_failed"][0]["error"]
+    error = next(event for event in run.events if event["event"] == "host_failed")["error"]
     assert "--rerun" in error["hint"] and "--skip" in error["hint"]
     name = unknown[0]["task"]["name"]
     rest = project.opsctl("deploy", "--resume", "--rerun", name, "--json")

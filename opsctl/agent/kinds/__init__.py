@@ -135,6 +135,7 @@ TABLE: Dict[str, Tuple[str, str]] = {
     "user": ("users", "User"),
     "systemd": ("systemd", "Systemd"),
     "service": ("systemd", "Systemd"),
+    "venv": ("venv", "Venv"),
     "server": ("server", "ServerKind"),
     "_server": ("server", "Operation"),
 }

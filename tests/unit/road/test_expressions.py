@@ -29,7 +29,7 @@ VARS: dict[str, Any] = {
 #: template -> value, or the start of an error.
 TEMPLATES: list[tuple[str, Any]] = [
     ("{{ n }}", 3),
-    ("{{ n }}\n", 3),
+    ("{{ n }}\n", "3\n"),
     (" {{ n }}", " 3"),
     ("{{ n }}{{ n }}", "33"),
     ("{{ f }}", 0.5),
@@ -88,7 +88,7 @@ TEMPLATES: list[tuple[str, Any]] = [
     ("{{ 'a b' | quote }}", "'a b'"),
     ("{{ d | to_json }}", '{"a": 1, "b": {"c": 2}}'),
     ("{{ '{\"x\": [1]}' | from_json }}", {"x": [1]}),
-    ("{{ {'k': [1, 'two', none], 'm': {}} | to_nice_yaml }}", 'k:\n- 1\n- two\n- null\nm: {}\n'),
+    ("{{ {'k': [1, 'two', none], 'm': {}} | to_nice_yaml }}", "k:\n- 1\n- two\n- null\nm: {}\n"),
     ("{{ 'hello' | b64encode }}", "aGVsbG8="),
     ("{{ 'aGVsbG8=' | b64decode }}", "hello"),
     ("{{ 'x' | hash('sha256') | length }}", 64),
