@@ -159,7 +159,7 @@ def verify(names: tuple[str, ...], root: str | None, env: str | None, package: s
     from ..patching import verbs
     from ..patching.render import verify_text
 
-    results = verbs.verify(_site(root, env), _chosen(names, package))
+    results = verbs.verify(_site(root, env), _chosen(names, package), named=bool(names))
     if as_json:
         rows = [{"name": r.name, "ok": r.ok, "reason": r.reason, "output": r.output} for r in results]
         _json({"version": 1, "sets": rows})

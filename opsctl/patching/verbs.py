@@ -199,23 +199,30 @@ def _carried_out(
     return report
 
 
-def verify(site: Site, sets: Sequence[PatchSet]) -> list[Verified]:
-    """Run the sets' own checks in the environment's interpreter. A set that is not in place is not run."""
+def verify(site: Site, sets: Sequence[PatchSet], *, named: bool = True) -> list[Verified]:
+    """Run the sets' own checks in the environment's interpreter.
+
+    A set that is not in place is not run: a failure if it was ``named``, else it is left out (when another is in place).
+    """
     out = []
     for package, chosen in by_package(sets).items():
         seen = observe(site, package, chosen)
-        for item in chosen:
-            state = status(seen, item).state
-            if item.verify is None:
-                out.append(Verified(item.name, state in SATISFIED, "", f"{state}, no check"))
-                continue
-            if state not in SATISFIED:
-                out.append(Verified(item.name, False, "", f"{state}: apply it first"))
-                continue
-            code, text = site.python(item.verify.python, item.verify.timeout)
-            reason = f"no answer in {item.verify.timeout} s" if code is None else f"exit {code}" if code else ""
-            out.append(Verified(item.name, code == 0, text, reason))
+        states = [(item, status(seen, item).state) for item in chosen]
+        if not named and any(state in SATISFIED for _, state in states):
+            states = [(item, state) for item, state in states if state in SATISFIED]
+        out += [_verified(site, item, state) for item, state in states]
     return out
+
+
+def _verified(site: Site, item: PatchSet, state: str) -> Verified:
+    if state not in SATISFIED:
+        todo = ": apply it first" if state in {"clean", "partial", "drifted"} else " here"
+        return Verified(item.name, False, "", state + todo)
+    if item.verify is None:
+        return Verified(item.name, True, "", f"{state}; the set has no check of its own")
+    code, text = site.python(item.verify.python, item.verify.timeout)
+    reason = f"no answer in {item.verify.timeout} s" if code is None else f"exit {code}" if code else ""
+    return Verified(item.name, code == 0, text, reason)
 
 
 def new_set(site: Site, shipped: dict[str, bytes], *, name: str, package: str, purpose: str) -> str:
