@@ -33,6 +33,7 @@ FAMILIES: dict[str, str] = {
     "user": "users",
     "systemd": "systemd",
     "service": "systemd",
+    "venv": "venv",
     "server": "server",
 }
 

@@ -11,6 +11,7 @@ import pytest
 
 from opsctl.tasks import ALIASES, FAMILIES
 from tests.support.project import Project, TestNode, tree
+from tests.support.wheels import wheel
 
 #: Kind -> tasks that use it, and what their outcomes are in the first and in the second run.
 CASES: dict[str, tuple[str, str, str]] = {
@@ -55,6 +56,16 @@ CASES: dict[str, tuple[str, str, str]] = {
     "setup": ("- setup:\n- assert: {that: ansible_facts.kernel is defined}", "ok ok", "ok ok"),
     "wait_for": ("- wait_for: {path: '{{ files }}/conf', timeout: 5}", "ok", "ok"),
     "uri": ("- uri: {url: 'http://127.0.0.1:{{ port }}/', return_content: true}", "ok", "ok"),
+    "venv": (
+        (
+            "- venv: {path: '{{ files }}/env', packages: [alpha==1.0], requirements: r.txt, installer: pip,\n"
+            "         find_links: '{{ files }}/wheels', no_index: true}\n"
+            "- command: '{{ files }}/env/bin/python -c \"import alpha, beta\"'\n"
+            "  changed_when: false"
+        ),
+        "changed ok",
+        "ok ok",
+    ),
 }
 
 #: Kinds that change a whole machine: their rows are in tests/lab/test_kinds.py.
@@ -92,6 +103,9 @@ def prepare(project: Project, node: TestNode) -> None:
     (project.directory / "big.bin").write_bytes(bytes(range(256)) * 1000)
     project.write("tree/x", "x")
     project.write("tree/below/y", "y")
+    project.write("files/r.txt", "beta  # what alpha needs anyway\n")
+    wheel(node.files / "wheels", "alpha", "1.0", ("beta>=1",))
+    wheel(node.files / "wheels", "beta", "1.0")
     (node.files / "gone").write_text("old")
     (node.files / "conf").write_text("a=1\nb=1\nc=1\n")
 
