@@ -242,7 +242,6 @@ def plan_revert(seen: Observed, names: Sequence[str] | None, *, opsctl: str, for
     """
     plan = Plan({}, {}, None)
     entries = _live_entries(seen)
-    recorded = {item.name: item for item in _recorded_sets(seen)}
     for path, entry in list(entries.items()):
         undone = [item for item in entry["patches"] if names is None or item["set"] in names]
         if not undone:
@@ -267,6 +266,7 @@ def plan_revert(seen: Observed, names: Sequence[str] | None, *, opsctl: str, for
                 plan.notes.append(f"{path}: an edit by another hand went with it")
         new = base
         if left:
+            recorded = {one.name: one for one in _recorded_sets(seen)}
             source = decode(base)
             text = source.text
             for item in left:
