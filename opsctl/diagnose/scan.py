@@ -101,6 +101,10 @@ class Matcher:
         """Whether the text with this index is one that healthy servers do not print all the time."""
         return index < self._rare
 
+    def often_text(self, index: int) -> bytes:
+        """The text of an index that is not rare."""
+        return _OFTEN_SORTED[index - self._rare]
+
 
 def scan(matcher: Matcher, blocks: Iterable[bytes], analysis: Analysis, source: str) -> None:
     """Feed ``analysis`` with what matters in the bytes of one log."""
@@ -109,7 +113,8 @@ def scan(matcher: Matcher, blocks: Iterable[bytes], analysis: Analysis, source: 
 
 class _Scan:
     def __init__(self, matcher: Matcher, analysis: Analysis, source: str) -> None:
-        self._find = matcher.scanner.find
+        self._find, self._rare, self._often = matcher.scanner.find, matcher.is_rare, matcher.often_text
+        self._present: set[bytes] = set()
         self._analysis = analysis
         self._reader = Reader(source)
         self._line = 0  # lines fully behind us
@@ -129,11 +134,10 @@ class _Scan:
         if number < EDGE:
             position, number = self._feed_while(block, position, number, EDGE)
         found = self._find(block)
+        self._present = {self._often(index) for _, index in found if not self._rare(index)}
         position, number = self._feed_while(block, position, number, 0)
         for offset, index in found:
-            if offset < position:
-                continue
-            if self._flooded(index):
+            if offset < position or not self._rare(index) or self._flooded(index):
                 continue
             start = block.rfind(b"\n", 0, offset) + 1
             self._life(block, position, start, number)
@@ -190,11 +194,12 @@ class _Scan:
 
     def _life(self, block: bytes, start: int, stop: int, number: int) -> None:
         """Between two places one sign of life is as good as a thousand; while the server dies only an answer counts."""
-        if start >= stop:
+        if start >= stop or not self._present:
             return
-        places = {text: at for text in _ANSWERS if (at := block.find(text, start, stop)) >= 0}
         later = self._alive_from(block, start, stop, number)
-        places.update({text: at for text in _WORK if (at := block.find(text, later, stop)) >= 0})
+        places = {
+            text: at for text in self._present if (at := block.find(text, later if text in _WORK else start, stop)) >= 0
+        }
         for _ in range(_TRIES):
             if not places:
                 return
@@ -243,8 +248,8 @@ class _Scan:
 
 #: So many lines are tried that look like signs of life but may quote a client or report an idle server.
 _TRIES = 50
-_ANSWERS = tuple(text.encode() for text in _OFTEN if text not in phases.ACTIVE)
-_WORK = tuple(text.encode() for text in phases.ACTIVE)
+_OFTEN_SORTED = sorted(text.encode() for text in _OFTEN)
+_WORK = frozenset(text.encode() for text in phases.ACTIVE)
 
 
 def _whole_lines(blocks: Iterable[bytes], find: Callable[[bytes], list[tuple[int, int]]]) -> Iterator[bytes]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import shutil
 import subprocess
 from pathlib import Path
@@ -202,7 +204,7 @@ def test_an_unknown_failure_is_explained_by_itself(root: Path) -> None:
 @pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"])
 def test_it_runs_bare_on_every_python(root: Path, version: str) -> None:
     """The search is one file that any Python from 3.8 on runs without anything installed."""
-    built = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    built = sorted(Path(pwd.getpwuid(os.getuid()).pw_dir).glob(f".pyenv/versions/{version}.*/bin/python"))
     python = str(built[-1]) if built else shutil.which(f"python{version}")
     if python is None or subprocess.run([python, "-c", "pass"], capture_output=True).returncode:
         pytest.skip(f"python{version} is not installed")

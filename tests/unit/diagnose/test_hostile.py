@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import os
 import tracemalloc
 from collections.abc import Iterator
@@ -108,7 +109,7 @@ def test_zstd(tmp_path: Path) -> None:
     path = tmp_path / "x.zst"
     path.write_bytes(b"\x28\xb5\x2f\xfd\x00")
     try:
-        import zstandard
+        zstandard = importlib.import_module("zstandard")
     except ImportError:
         with pytest.raises(InputUnreadable, match="compressed with zstd") as error:
             list(read_blocks(str(path)))

@@ -60,9 +60,8 @@ def test_interleaved_tracebacks_are_put_together() -> None:
     for part in parts:
         for name in ("a", "b"):
             number += 1
-            for record in reader.feed(number, f"(W{name} pid=1) {part.format(name)}".encode()):
-                if record.role == "exception":
-                    done.append(record)
+            records = reader.feed(number, f"(W{name} pid=1) {part.format(name)}".encode())
+            done += [record for record in records if record.role == "exception"]
     assert [(r.process, r.trace.message, r.trace.frames[0][0], r.trace.line) for r in done if r.trace] == [
         ("Wa pid=1", "a", "a.py", 1),
         ("Wb pid=1", "b", "b.py", 2),
