@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote
 
-from .errors import ConfigError, Span
+from .agent.expr import NOT_KEPT
+from .agent.hidden import secret_name
+from .errors import ConfigError, OpsError, Span
 
 MASK = "********"
-
-#: Environment variables whose names end like this hold secrets.
-SECRET_NAMES = ("TOKEN", "PASSWORD", "SECRET", "API_KEY")
 
 #: Seconds that the command of ``cmd:`` may take (password managers may ask for a touch or a PIN).
 COMMAND_TIMEOUT = 60.0
@@ -88,6 +87,7 @@ def resolve(
     One final newline is dropped. Raises `ConfigError` at ``span`` when it cannot be had or is empty. What is
     no reference is not repeated in the error: it may be the secret itself.
     """
+    base = os.fspath(base) or "."
     kind, sep, rest = ref.partition(":")
     rest = rest.strip()
     if not sep or not rest or kind not in ("env", "file", "cmd"):
@@ -161,7 +161,7 @@ def _from_command(command: str, base: str | os.PathLike[str], span: Span | None)
 
 def is_secret_name(name: str) -> bool:
     """True when an environment variable of this name holds a secret."""
-    return name.upper().endswith(SECRET_NAMES)
+    return secret_name(name)
 
 
 class Masker:
@@ -211,6 +211,30 @@ class Masker:
         if isinstance(value, (list, tuple)):
             return [self.value(v) for v in value]
         return value
+
+    def error(self, exc: OpsError) -> OpsError:
+        """``exc`` with its texts masked, for what is wrong before there are events."""
+        exc.what = self.mask(exc.what)
+        exc.cause = None if exc.cause is None else self.mask(exc.cause)
+        exc.hint = None if exc.hint is None else self.mask(exc.hint)
+        return exc
+
+    def kept(self, value: Any) -> Any:
+        """A JSON-like value for a ledger: a string that holds a secret is left out, and known to be (`NOT_KEPT`)."""
+        if isinstance(value, str):
+            return value if self.mask(value) == value else NOT_KEPT
+        if isinstance(value, Secret):
+            return NOT_KEPT
+        if isinstance(value, Mapping):
+            return {self.value(k): self.kept(v) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.kept(v) for v in value]
+        return value
+
+    def within(self, text: str) -> list[str]:
+        """The registered secrets, but the shortest, that stand in a JSON text."""
+        found = [one for one in self._secrets if len(one) >= _SHORT]
+        return sorted(one for one in found if json.dumps(one, ensure_ascii=False)[1:-1] in text)
 
     def __call__(self, event: dict[str, Any]) -> dict[str, Any]:
         return {key: self._field(key, value) for key, value in event.items()}

@@ -126,10 +126,18 @@ class Variables:
                 self._secrets[ref.ref] = secret.reveal()
             return self._secrets[ref.ref]
 
+    def _fetch(self, ref: SecretRef) -> str:
+        """`_reveal` for a template, whose errors have their own kind."""
+        try:
+            return self._reveal(ref)
+        except OpsError as exc:
+            what = f"{exc.what}: {exc.cause}" if exc.cause else exc.what
+            raise ExprError(what, [ref.span.file, ref.span.line, ref.span.col], 1, exc.hint) from None
+
     def _lift(self, raw: Any) -> Any:
         """`lift`, with secrets that are fetched when they are used."""
         if isinstance(raw, SecretRef):
-            return Lazy(lambda: self._reveal(raw))
+            return Lazy(lambda: self._fetch(raw))
         if isinstance(raw, Mapping):
             return {str(key): self._lift(value) for key, value in raw.items()}
         if isinstance(raw, (list, tuple)):

@@ -1,7 +1,7 @@
 """What came of a task: its events, a loop's summary, an error's parts, and check mode's half-known results."""
 
 import time
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from .expr import Engine, ExprError, Scope, UnknownValue, from_wire
 
@@ -9,15 +9,6 @@ Result = Dict[str, Any]
 
 #: Characters of a string that an event carries when nothing needs the whole of it.
 GLANCE = 4096
-#: Environment variables whose names end like this hold secrets.
-SECRET_NAMES = ("TOKEN", "PASSWORD", "SECRET", "API_KEY")
-#: Keys of a result that never hold a secret, or nothing but what everybody knows.
-PLAIN = frozenset(
-    "changed failed skipped rc start end delta msg cmd path dest src mode owner group uid gid size state checksum "
-    "skip_reason false_condition ansible_loop_var item invocation output_files signal attempts url".split()
-)
-#: A shorter string (`ok`, `yes`, `200`) is no secret, and masking it would blacken everything.
-SECRET_LEAST = 6
 #: From worst to best: a loop is what the worst of its items is.
 RANK = ("failed", "unknown", "changed", "ok", "skipped")
 
@@ -164,25 +155,6 @@ def _item(part: Result, whole: bool) -> Result:
     if not whole and part.get("result") is not None:
         out["result"] = glance(part["result"])
     return out
-
-
-def secret_name(name: str) -> bool:
-    """True when an environment variable of this name holds a secret (contracts 6)."""
-    return name.upper().endswith(SECRET_NAMES)
-
-
-def sensitive(value: Any) -> Iterator[str]:
-    """The strings in the result of a `no_log` task that nobody may see, wherever they turn up later."""
-    if isinstance(value, str):
-        if len(value.strip()) >= SECRET_LEAST:
-            yield value.strip()
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            if key not in PLAIN:
-                yield from sensitive(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from sensitive(item)
 
 
 def glance(value: Any, limit: Optional[int] = GLANCE) -> Any:

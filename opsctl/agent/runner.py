@@ -5,11 +5,12 @@ the controller has to decide is asked (docs/architecture.md, "The Segment"). Che
 """
 
 import time
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .expr import Engine, ExprError, Scope, Unknown, UnknownValue, from_wire, kept, to_wire
+from .hidden import SECRET_LEAST, secret_name, sensitive, strings
 from .kinds import Fail, covers
-from .outcome import SECRET_LEAST, Pending, Report, failure, secret_name, sensitive, summary
+from .outcome import Pending, Report, failure, summary
 
 #: Kinds whose arguments become words of a process.
 COMMANDS = frozenset({"command", "shell", "script", "raw"})
@@ -317,16 +318,16 @@ class Runner:
         """Whether a command has a secret in its words. A shell gets it unseen; a program's arguments are seen by all."""
         if task["kind"] not in COMMANDS or not self.secrets:
             return False
-        text = "\n".join(_strings(args))
+        text = "\n".join(strings(args))
         if not any(secret in text for secret in self.secrets):
             return False
         words = {"command": ("cmd", "argv"), "script": ("arguments",)}.get(task["kind"], ())
-        shown = "\n".join(text for name in words for text in _strings(args.get(name)))
+        shown = "\n".join(text for name in words for text in strings(args.get(name)))
         if task["id"] not in self.told and any(secret in shown for secret in self.secrets):
             self.told.add(task["id"])
             message = (
                 "%s gives a secret to a program as an argument, where every user of the node can see it while it runs; "
-                "give it in `environment:` or `stdin:`, or use `shell`" % self._label(task)
+                "give it in `environment:` or `stdin:`" % self._label(task)
             )
             self.services.emit({"ev": "warning", "message": message})
         return True
@@ -546,18 +547,6 @@ class Runner:
 
     def _ask(self, what: str, data: Any) -> Any:
         return self.services.ask(self.current, what, data)
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """All strings in a value."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _strings(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _strings(item)
 
 
 class HostVars(Mapping[str, Any]):

@@ -27,6 +27,7 @@ Body = dict[str, Any]
 OnEvent = Callable[[Body], None]
 OnOutput = Callable[[str, str, str], None]
 OnAsk = Callable[[str, str, Any], Any]
+OnSecret = Callable[[list[str]], None]
 
 #: Seconds for which a broken link is tried again unless told otherwise.
 RECONNECT_FOR = 600.0
@@ -57,6 +58,7 @@ class _Following:
     on_event: OnEvent
     on_output: OnOutput
     on_ask: OnAsk
+    on_secret: OnSecret
     last_seq: int
     asks: dict[int, bytes | None] = field(default_factory=dict)
     accepted: bool = False
@@ -167,15 +169,18 @@ class Session:
         on_event: OnEvent = _nothing,
         on_output: OnOutput = _nothing,
         on_ask: OnAsk = _no_asks,
+        on_secret: OnSecret = _nothing,
         from_seq: int = 0,
     ) -> Body:
         """Run a segment and return the body of its ``segment_finished``.
 
         Events up to ``from_seq`` are known already. ``on_ask(task, what, data)`` runs on a thread of its own and may
-        take its time; what it raises becomes the answer's error. Raises LinkLost, AgentDied or another ConnectError.
+        take its time; what it raises becomes the answer's error. ``on_secret`` hears of strings that nobody may see, before
+        anything comes in which they may stand. Raises LinkLost, AgentDied or another ConnectError.
         """
         return self._follow(
-            _Following(segment["id"], segment, blobs or {}, on_event, on_output, on_ask, from_seq), attach=from_seq > 0
+            _Following(segment["id"], segment, blobs or {}, on_event, on_output, on_ask, on_secret, from_seq),
+            attach=from_seq > 0,
         )
 
     def attach(
@@ -187,10 +192,11 @@ class Session:
         on_event: OnEvent = _nothing,
         on_output: OnOutput = _nothing,
         on_ask: OnAsk = _no_asks,
+        on_secret: OnSecret = _nothing,
     ) -> Body:
         """Go on reading a segment that was submitted before, at event ``from_seq`` + 1; else as `run_segment`."""
         return self._follow(
-            _Following(segment_id, None, blobs or {}, on_event, on_output, on_ask, from_seq), attach=True
+            _Following(segment_id, None, blobs or {}, on_event, on_output, on_ask, on_secret, from_seq), attach=True
         )
 
     def call(
@@ -274,6 +280,8 @@ class Session:
             return self._event(header)
         if kind == "output" and self._following is not None:
             self._following.on_output(header.get("task", ""), header.get("stream", ""), header.get("text", ""))
+        elif kind == "taint" and self._following is not None:
+            self._following.on_secret(header.get("values") or [])
         elif kind == "ready":
             self.ready = header
         elif kind == "need-agent":
