@@ -60,6 +60,8 @@ class Observed:
             return True
         if now == found["after"]:
             return False
+        if self.manifest is not None and self.manifest.get("record") != self.record:
+            return True
         return now == found["before"] or (self.shipped is not None and self.shipped.get(path) == now)
 
     def texts(self, paths: Iterable[str]) -> dict[str, Source]:

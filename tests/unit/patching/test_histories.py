@@ -36,6 +36,7 @@ class Memory:
         self.shipped = {path: sha256(data) for path, data in self.files.items()}
         self.manifest: dict[str, Any] | None = None
         self.kept: dict[str, bytes] = {}
+        self.record = 0
 
     def __call__(self, op: str, args: dict[str, Any], timeout: float) -> Mapping[str, Any]:
         return {"value": getattr(self, op)(args)}
@@ -48,7 +49,7 @@ class Memory:
             "root": "/m",
             "installed": "1.2.0",
             "python": None,
-            "record": "r",
+            "record": str(self.record),
             "shipped": self.shipped,
             "clean": None,
             "manifest": self.manifest,
@@ -113,6 +114,7 @@ def test_every_history_can_be_undone(acts: list[tuple[str, str]]) -> None:
             env.files[what] = b"# another hand\n" + env.files[what]
         else:
             env.files = {path: text.encode() for path, text in FILES.items()}
+            env.record += 1
             edits = dict.fromkeys(FILES, 0)
     assert verbs.revert(site, ["pkg"], ALL, None)[0].error is None
     assert env.manifest is None
