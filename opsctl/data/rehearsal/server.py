@@ -36,7 +36,8 @@ class Fault(NamedTuple):
     text: str
 
 
-#: Failures by the id that `opsctl diagnose` gives them. In `config`, those of the API server are in API_FAULTS.
+#: Failures by the id that `opsctl diagnose` gives them. In `config` the API server raises, in `kv-cache` the engine,
+#: else the first worker.
 FAULTS = {
     "cli-invalid-choice": Fault(
         "config", "vllm serve: error: argument --kv-cache-dtype: invalid choice: 'fp7' (choose from 'auto', 'fp8')"
@@ -114,6 +115,17 @@ USUAL = {
     "kv-cache": "vllm-kv-no-cache-blocks", "graphs": "triton-out-of-shared-memory", "listening": "port-in-use-api",
     "request": "cuda-illegal-memory-access",
 }  # fmt: skip
+#: What the processes above a failed one say.
+WORKER_FAILED = (
+    "Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for "
+    "root cause."
+)
+WORKER_GONE = "RuntimeError: Worker failed with error, please check the stack trace above for the root cause"
+ENGINE_FAILED = "RuntimeError: Engine core initialization failed. See root cause above."
+ENGINE_DEAD = (
+    "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root "
+    "cause."
+)
 
 
 def options(argv: list[str]) -> argparse.Namespace:
@@ -128,27 +140,25 @@ def options(argv: list[str]) -> argparse.Namespace:
     take("--host", default="", help="the address to listen on (default: vLLM all, SGLang 127.0.0.1)")
     take("--port", type=int, default=0, help="the port (default: vLLM 8000, SGLang 30000)")
     take("--tensor-parallel-size", "-tp", "--tp", "--tp-size", dest="tp", type=int, default=1, help="workers")
-    take("--api-key", nargs="*", help="the key that requests must carry (default: VLLM_API_KEY)")
+    take("--api-key", nargs="*", help="the keys that requests may carry (default: VLLM_API_KEY)")
     take("--max-model-len", "--context-length", type=int, default=4096, help="only shown")
-    take(
-        "--enforce-eager", "--disable-cuda-graph", dest="eager", action="store_true", help="neither compile nor graphs"
-    )
+    take("--enforce-eager", "--disable-cuda-graph", dest="eager", action="store_true", help="no compiling, no graphs")
     take("--speculative-config", "--speculative-draft-model-path", dest="draft", help="load draft weights too")
-    own = parser.add_argument_group("what is rehearsed")
-    own.add_argument("--style", choices=("vllm", "sglang"), default="vllm", help="whose start it is (default: vllm)")
-    own.add_argument("--shards", type=int, default=4, help="how many files the weights have (default: 4)")
-    own.add_argument("--slow", type=float, default=0.1, metavar="SECONDS", help="time of each phase (default: 0.1)")
-    own.add_argument("--fail", choices=(*PHASES, "request"), metavar="PHASE", help="crash in this phase: %(choices)s")
-    own.add_argument("--fail-with", choices=sorted(FAULTS), metavar="ID", help="how: %(choices)s")
-    own.add_argument("--hang", choices=PHASES, metavar="PHASE", help="go no further than this phase")
-    own.add_argument("--orphan", action="store_true", help="when it ends, only the API server does; its workers stay")
-    own.add_argument("--die-at-request", action="store_true", help="be healthy, and crash at the first completion")
-    own.add_argument("--error-in-200", action="store_true", help="answer completions with HTTP 200 and an error")
-    own.add_argument("--ignore-term", action="store_true", help="do not end on SIGTERM")
+    own = parser.add_argument_group("what is rehearsed").add_argument
+    own("--style", choices=("vllm", "sglang"), default="vllm", help="whose start it is (default: vllm)")
+    own("--shards", type=int, default=4, help="how many files the weights have (default: 4)")
+    own("--slow", type=float, default=0.1, metavar="SECONDS", help="time of each phase (default: 0.1)")
+    own("--fail", choices=(*PHASES, "request"), metavar="PHASE", help="crash in this phase: %(choices)s")
+    own("--fail-with", choices=sorted(FAULTS), metavar="ID", help="how: %(choices)s")
+    own("--hang", choices=PHASES, metavar="PHASE", help="go no further than this phase")
+    own("--orphan", action="store_true", help="when it ends, only the API server does; its workers stay")
+    own("--die-at-request", action="store_true", help="be healthy, and crash at the first completion")
+    own("--error-in-200", action="store_true", help="answer completions with HTTP 200 and an error object")
+    own("--ignore-term", action="store_true", help="do not end on SIGTERM")
     found, _ = parser.parse_known_args(argv)
     found.model = found.model or found.model_tag or "rehearsal/model"
     sglang = found.style == "sglang"
-    found.host = found.host or ("127.0.0.1" if sglang else "0.0.0.0")  # noqa: S104  # as vLLM does
+    found.host = found.host or ("127.0.0.1" if sglang else "0.0.0.0")  # as vLLM does
     found.port = found.port or (30000 if sglang else 8000)
     found.names = found.served_model_name or [found.model]
     found.keys = found.api_key or [key for key in [os.environ.get("VLLM_API_KEY")] if key]
@@ -177,7 +187,7 @@ class Process:
 
     def become(self) -> None:
         """Take the name that the real process has, and its way with signals."""
-        shown = "sglang::scheduler_TP%d" % (self.rank or 0) if self.sglang else "VLLM::{}".format(self.name.split("_DP")[0])
+        shown = f"sglang::scheduler_TP{self.rank or 0}" if self.sglang else f"VLLM::{self.name.partition('_DP')[0]}"
         with contextlib.suppress(OSError), open("/proc/self/comm", "wb") as stream:
             stream.write(shown.encode()[:15])
         with contextlib.suppress(Exception):  # without ctypes the command line stays as it is
@@ -195,18 +205,19 @@ class Process:
 
     def say(self, text: str, place: str = "", level: str = "INFO") -> None:
         """Print ``text`` as this process's log lines."""
+        stamp = f"{level} {time.strftime('%m-%d %H:%M:%S')} [{place}] " if place and not self.sglang else ""
         for line in text.split("\n"):
-            self.raw(line if not place or self.sglang else f"{level} {_now()} [{place}] {line}", stamped=True)
+            self.raw(stamp + line, stamped=True)
 
     def raw(self, text: str, *, stamped: bool = False) -> None:
         """Print lines that no logger made: only vLLM's processes mark those too."""
+        head = ""
+        if not self.sglang:
+            head = f"({self.name} pid={os.getpid()}) "
+        elif stamped:
+            rank = "" if self.rank is None else f" TP{self.rank}"
+            head = f"[{time.strftime('%Y-%m-%d %H:%M:%S')}{rank}] "
         for line in text.split("\n"):
-            head = ""
-            if not self.sglang:
-                head = "(%s pid=%d) " % (self.name, os.getpid())
-            elif stamped:
-                rank = "" if self.rank is None else " TP%d" % self.rank
-                head = "[{}{}] ".format(time.strftime("%Y-%m-%d %H:%M:%S"), rank)
             emit(head + line)
 
     def spend(self, part: float = 1.0) -> None:
@@ -215,17 +226,14 @@ class Process:
 
     def hang(self, phase: str) -> None:
         """Never come back from ``phase``, if that is what is rehearsed."""
-        if self.opts.hang != phase:
-            return
-        while True:
+        while self.opts.hang == phase:
             time.sleep(60.0)
             if not self.sglang:
                 self.say(
                     "No available shared memory broadcast block found in 60 seconds. This typically happens when some "
                     "processes are hanging or doing some time-consuming work (e.g. compilation, weight/kv cache "
-                    "quantization).",
-                    "shm_broadcast.py:681",
-                )
+                    "quantization).", "shm_broadcast.py:681",
+                )  # fmt: skip
 
     def fails(self, phase: str) -> bool:
         """Whether the rehearsed failure happens here."""
@@ -245,13 +253,8 @@ def emit(line: str) -> None:
 
 def trace(where: str, function: str, exception: str) -> str:
     """A short traceback, with a file of the engine's."""
-    return 'Traceback (most recent call last):\n  File "%s/%s", line %d, in %s\n    %s\n%s' % (
-        SITE, where, 100 + len(where), function, "raise self.problem", exception,
-    )  # fmt: skip
-
-
-def _now() -> str:
-    return time.strftime("%m-%d %H:%M:%S")
+    frame = f'  File "{SITE}/{where}", line {100 + len(where)}, in {function}\n    raise self.problem'
+    return f"Traceback (most recent call last):\n{frame}\n{exception}"
 
 
 def _title(text: str) -> None:
@@ -260,9 +263,9 @@ def _title(text: str) -> None:
 
     with open("/proc/self/stat", "rb") as stream:
         fields = stream.read().rpartition(b")")[2].split()
-    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, fields 48 and 49 of proc(5)
-    room = end - start
-    if 8 < room < 1 << 20:
+    start, end_ = int(fields[45]), int(fields[46])  # arg_start and arg_end, fields 48 and 49 of proc(5)
+    if 8 < end_ - start < 1 << 20:
+        room = end_ - start
         ctypes.memmove(start, text.encode()[: room - 1].ljust(room, b"\0"), room)
 
 
@@ -270,7 +273,7 @@ def _title(text: str) -> None:
 
 
 def tell(peer: socket.socket, word: str) -> None:
-    """Send a word; nobody there is found out by `hear`."""
+    """Send a word; that nobody is there is found out by `hear`."""
     with contextlib.suppress(OSError):
         peer.sendall(word.encode() + b"\n")
 
@@ -289,7 +292,7 @@ def hear(peer: socket.socket) -> str:
     return out.strip().decode()
 
 
-def fork(process: Any, inherited: list[socket.socket]) -> tuple[int, socket.socket]:
+def fork(process: Worker | Engine, inherited: list[socket.socket]) -> tuple[int, socket.socket]:
     """Run ``process`` in a child that keeps none of ``inherited``; (pid, our end of the talk)."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
@@ -338,10 +341,8 @@ class Worker(Process):
                 if not self.sglang:
                     self.say("Parent process exited, terminating worker queues", "multiproc_executor.py:843")
                 return 0
-            step = word.replace("-", "_")
-            if self.opts.hang == word:
-                self.hang(word)
-            getattr(self, step)()
+            self.hang(word)
+            getattr(self, word.replace("-", "_"))()
             if self.fails(word) and not self.rank and word != "kv-cache":
                 self.crash(serving=word == "request")
                 return 1
@@ -351,35 +352,23 @@ class Worker(Process):
         """Die as the fault says."""
         if not self.fault:
             os.kill(os.getpid(), signal.SIGKILL)
-        where = "vllm/v1/worker/gpu_worker.py"
         if self.sglang:
             self.say("Scheduler hit an exception: " + trace("sglang/srt/managers/scheduler.py", "run", self.fault))
             return
         head = "WorkerProc hit an exception." if serving else "WorkerProc failed to start."
-        self.say(head, "multiproc_executor.py:783", "ERROR")
-        self.say(
-            trace(where, "execute_model" if serving else "init_device", self.fault),
-            "multiproc_executor.py:783",
-            "ERROR",
-        )
+        text = trace("vllm/v1/worker/gpu_worker.py", "execute_model" if serving else "init_device", self.fault)
+        self.say(f"{head}\n{text}", "multiproc_executor.py:783", "ERROR")
 
     def start(self) -> None:
         """Meet the other ranks."""
         rank, size = self.rank or 0, self.opts.tp
         if self.sglang:
-            self.say("Init torch distributed begin.")
-            self.say("Init torch distributed ends. mem usage=0.00 GB")
+            self.say("Init torch distributed begin.\nInit torch distributed ends. mem usage=0.00 GB")
             return
-        self.say(
-            "world_size=%d rank=%d local_rank=%d distributed_init_method=tcp://127.0.0.1:0 backend=nccl"
-            % (size, rank, rank),
-            "parallel_state.py:1234",
-        )
-        self.say(
-            "rank %d in world size %d is assigned as DP rank 0, PP rank 0, PCP rank 0, TP rank %d, EP rank N/A"
-            % (rank, size, rank),
-            "parallel_state.py:1445",
-        )
+        method = "distributed_init_method=tcp://127.0.0.1:0 backend=nccl"
+        self.say(f"world_size={size} rank={rank} local_rank={rank} {method}", "parallel_state.py:1234")
+        ranks = f"DP rank 0, PP rank 0, PCP rank 0, TP rank {rank}, EP rank N/A"
+        self.say(f"rank {rank} in world size {size} is assigned as {ranks}", "parallel_state.py:1445")
 
     def weights(self) -> None:
         """Load the target's weights, and the drafter's if there is one."""
@@ -388,9 +377,9 @@ class Worker(Process):
             self.say("Load weight begin. avail mem=78.00 GB")
         else:
             self.say(f"Starting to load model {self.opts.model}...", "gpu_model_runner.py:4124")
-        half = self.fails("weights") and not self.rank
-        self._shards(self.opts.shards, stop=half)
-        if half:
+        broken = self.fails("weights") and not self.rank
+        self._shards(self.opts.shards, stop=broken)
+        if broken:
             return
         took = time.monotonic() - begun
         if self.sglang:
@@ -406,8 +395,8 @@ class Worker(Process):
     def _shards(self, count: int, *, stop: bool = False) -> None:
         for done in range(count + 1):
             if not self.rank:  # only the first rank shows the bar
-                bar = "Loading safetensors checkpoint shards: %3d%% Completed | %d/%d [00:00<00:00, 10.00it/s]"
-                self.raw(bar % (100 * done // max(1, count), done, count))
+                state = f"{100 * done // max(1, count):3d}% Completed | {done}/{count} [00:00<00:00, 10.00it/s]"
+                self.raw(f"Loading safetensors checkpoint shards: {state}")
             if stop and 2 * done >= count:
                 return
             self.spend(1.0 / max(1, count))
@@ -433,21 +422,18 @@ class Worker(Process):
         """Capture graphs, unless eager."""
         if self.opts.eager:
             return
+        name = "Capturing CUDA graphs (decode, FULL)"
         if self.sglang:
             self.say("Capture cuda graph begin. This can take up to several minutes. avail mem=7.00 GB")
+            name = "Capturing batches (bs=1 avail_mem=7.00 GB)"
         for done in range(5):
             if not self.rank:
-                name = (
-                    "Capturing batches (bs=1 avail_mem=7.00 GB)"
-                    if self.sglang
-                    else "Capturing CUDA graphs (decode, FULL)"
-                )
-                self.raw("%s: %3d%%|%s| %d/4 [00:00<00:00, 10.00it/s]" % (name, 25 * done, "█" * 2 * done, done))
+                self.raw(f"{name}: {25 * done:3d}%|{'#' * 2 * done:8}| {done}/4 [00:00<00:00, 10.00it/s]")
             self.spend(0.2)
         if self.sglang:
             self.say(f"Capture cuda graph end. Time elapsed: {self.opts.slow:.2f} s. mem usage=0.10 GB.")
         elif not self.rank:
-            self.say("Graph capturing finished in %d secs, took 0.05 GiB" % self.opts.slow, "gpu_model_runner.py:4876")
+            self.say(f"Graph capturing finished in {self.opts.slow:.0f} secs, took 0.05 GiB", "gpu_model_runner.py:4876")
 
     def request(self) -> None:
         """One completion."""
@@ -457,28 +443,25 @@ class Engine(Process):
     """Between the API server and the workers."""
 
     def main(self, api: socket.socket) -> int:
-        """Start everything, then serve until somebody is gone."""
+        """Start everything, then serve until somebody is gone; the exit status."""
         pids: list[int] = []
-        workers: list[socket.socket] = []
         try:
-            return self._run(api, pids, workers)
+            return self._run(api, pids)
         except Killed:
             if not self.sglang:
                 self.say("[shutdown] EngineCore: trigger received signal=SIGTERM", "core.py:1454")
             end(pids)
             return 0
 
-    def _run(self, api: socket.socket, pids: list[int], workers: list[socket.socket]) -> int:
+    def _run(self, api: socket.socket, pids: list[int]) -> int:
+        opts = self.opts
         if not self.sglang:
-            self.say(
-                "Initializing a V1 LLM engine (rehearsal) with config: model='%s', tensor_parallel_size=%d, "
-                "max_seq_len=%d, enforce_eager=%s"
-                % (self.opts.model, self.opts.tp, self.opts.max_model_len, self.opts.eager),
-                "core.py:97",
-            )
-        for rank in range(self.opts.tp):
-            name = "Worker" if self.opts.tp == 1 else "Worker_TP%d" % rank
-            pid, peer = fork(Worker(self.opts, name, rank), [*workers, api])
+            config = f"model='{opts.model}', tensor_parallel_size={opts.tp}, enforce_eager={opts.eager}"
+            self.say(f"Initializing a V1 LLM engine (rehearsal) with config: {config}", "core.py:97")
+        workers: list[socket.socket] = []
+        for rank in range(opts.tp):
+            worker = Worker(opts, "Worker" if opts.tp == 1 else f"Worker_TP{rank}", rank)
+            pid, peer = fork(worker, [*workers, api])
             pids.append(pid)
             workers.append(peer)
         begun = time.monotonic()
@@ -488,21 +471,22 @@ class Engine(Process):
             if step == "kv-cache" and not self._kv_cache():
                 end(pids)
                 return 1
-        took = time.monotonic() - begun
         if self.sglang:
-            self.say(
-                "max_total_num_tokens=65536, chunked_prefill_size=8192, max_prefill_tokens=16384, "
-                "max_running_requests=2048, context_len=%d, available_gpu_mem=7.00 GB" % self.opts.max_model_len
-            )
+            sizes = f"chunked_prefill_size=8192, max_running_requests=2048, context_len={opts.max_model_len}"
+            self.say(f"max_total_num_tokens=65536, {sizes}, available_gpu_mem=7.00 GB")
         else:
-            self.say(f"init engine (profile, create kv cache, warmup model) took {took:.2f} seconds", "core.py:278")
+            took = f"{time.monotonic() - begun:.2f} seconds"
+            self.say(f"init engine (profile, create kv cache, warmup model) took {took}", "core.py:278")
         tell(api, "ready")
         return self._serve(api, pids, workers)
 
-    def _step(self, step: str, workers: list[socket.socket]) -> bool:
+    @staticmethod
+    def _step(step: str, workers: list[socket.socket]) -> bool:
+        """Whether all workers did it; every one is waited for."""
         for peer in workers:
             tell(peer, step)
-        return all([hear(peer) == "done" for peer in workers])
+        answers = [hear(peer) for peer in workers]
+        return all(answer == "done" for answer in answers)
 
     def _kv_cache(self) -> bool:
         self.spend()
@@ -510,12 +494,10 @@ class Engine(Process):
             self._trace("vllm/v1/core/kv_cache_utils.py", "check_enough_kv_cache_memory", self.fault)
             return False
         if not self.sglang:
-            self.say("GPU KV cache size: 65,536 tokens", "kv_cache_utils.py:1307")
             length = self.opts.max_model_len
-            self.say(
-                "Maximum concurrency for {} tokens per request: {:.2f}x".format(format(length, ","), 65536 / length),
-                "kv_cache_utils.py:1312",
-            )
+            self.say("GPU KV cache size: 65,536 tokens", "kv_cache_utils.py:1307")
+            times = f"{65536 / length:.2f}x"
+            self.say(f"Maximum concurrency for {length:,} tokens per request: {times}", "kv_cache_utils.py:1312")
         return True
 
     def _trace(self, where: str, function: str, exception: str) -> None:
@@ -523,18 +505,14 @@ class Engine(Process):
             text = trace("sglang/srt/managers/scheduler.py", "run_scheduler_process", exception)
             self.say("Scheduler hit an exception: " + text)
             return
-        self.say("EngineCore failed to start.", "core.py:1006", "ERROR")
-        self.say(trace(where, function, exception), "core.py:1006", "ERROR")
-        self.raw(f"Process {self.name}:\n{trace(where, function, exception)}")
+        text = trace(where, function, exception)
+        self.say(f"EngineCore failed to start.\n{text}", "core.py:1006", "ERROR")
+        self.raw(f"Process {self.name}:\n{text}")
 
     def _failed(self, pids: list[int]) -> int:
         """A worker is gone before the start was over."""
         if not self.sglang:
-            self._trace(
-                "vllm/v1/executor/multiproc_executor.py", "wait_for_ready",
-                "Exception: WorkerProc initialization failed due to an exception in a background process. See stack "
-                "trace for root cause.",
-            )  # fmt: skip
+            self._trace("vllm/v1/executor/multiproc_executor.py", "wait_for_ready", WORKER_FAILED)
         end(pids)
         return 1
 
@@ -558,14 +536,10 @@ class Engine(Process):
     def _worker_died(self, rank: int, pids: list[int]) -> int:
         time.sleep(0.2)  # if the whole group is asked to end, our own signal is on its way
         if not self.sglang:
-            name = "VllmWorker-%d" % rank
-            self.say(
-                f"Worker proc {name} died unexpectedly, shutting down executor.", "multiproc_executor.py:266", "ERROR"
-            )
-            self.say("EngineCore encountered a fatal error.", "core.py:1008", "ERROR")
-            where = "vllm/v1/executor/multiproc_executor.py"
-            text = "RuntimeError: Worker failed with error, please check the stack trace above for the root cause"
-            self.say(trace(where, "collective_rpc", text), "core.py:1008", "ERROR")
+            died = f"Worker proc VllmWorker-{rank} died unexpectedly, shutting down executor."
+            self.say(died, "multiproc_executor.py:266", "ERROR")
+            text = trace("vllm/v1/executor/multiproc_executor.py", "collective_rpc", WORKER_GONE)
+            self.say(f"EngineCore encountered a fatal error.\n{text}", "core.py:1008", "ERROR")
         end(pids)
         return 1
 
@@ -574,6 +548,7 @@ class Api(Process):
     """The process that was started: parses, listens, answers."""
 
     engine: socket.socket
+    server: _Server
     pid = 0
     alive = False
     warm = False
@@ -582,7 +557,7 @@ class Api(Process):
         """Run to the end; the exit status."""
         emit("opsctl rehearsal engine: there is no model in this server, and its answers are made up")
         self.signals()
-        self.counts = {"prompt": 0, "generation": 0, "running": 0}
+        self.counts = {"prompt": 0, "generation": 0}
         try:
             code = self._start()
             if code is None:
@@ -594,22 +569,21 @@ class Api(Process):
 
     def _start(self) -> int | None:
         """Until the engine is ready; the exit status if it does not come to that."""
-        if self.opts.fail == "config" and self.opts.fail_with == "cli-invalid-choice":
+        opts = self.opts
+        if opts.fail == "config" and opts.fail_with == "cli-invalid-choice":
             emit("usage: vllm serve [model_tag] [options]")
             emit(self.fault.replace("vllm serve", "launch_server.py") if self.sglang else self.fault)
             return 2
         if self.sglang:
-            self.say("server_args=ServerArgs(model_path='%s', host='%s', port=%d, tp_size=%d)" % (
-                self.opts.model, self.opts.host, self.opts.port, self.opts.tp,
-            ))  # fmt: skip
+            server = f"model_path='{opts.model}', host='{opts.host}', port={opts.port}, tp_size={opts.tp}"
+            self.say(f"server_args=ServerArgs({server})")
         else:
-            given = {"model_tag": self.opts.model, "host": self.opts.host, "port": self.opts.port}
+            given = {"model_tag": opts.model, "host": opts.host, "port": opts.port}
             self.say(f"non-default args: {given!r}", "utils.py:223")
-        family = socket.AF_INET6 if ":" in self.opts.host else socket.AF_INET
         try:
-            if self.fails("config") and self.opts.fail_with == "port-in-use-api":
+            if self.fails("config") and opts.fail_with == "port-in-use-api":
                 raise OSError(98, "Address already in use")
-            self.server = _Server((self.opts.host, self.opts.port), family, self)
+            self.server = _Server((opts.host, opts.port), self)
         except OSError as exc:
             where = "sglang/srt/entrypoints/http_server.py" if self.sglang else "vllm/entrypoints/launcher.py"
             self.raw(trace(where, "create_server_socket", f"OSError: {exc}"))
@@ -621,10 +595,10 @@ class Api(Process):
             return 1
         if not self.sglang:
             self.say("Resolved architecture: RehearsalForCausalLM", "model.py:529")
-            self.say("Using max model len %d" % self.opts.max_model_len, "model.py:1549")
+            self.say(f"Using max model len {opts.max_model_len}", "model.py:1549")
             self.say("Chunked prefill is enabled with max_num_batched_tokens=2048.", "scheduler.py:224")
-        name = "TP0" if self.sglang else "EngineCore_DP0"
-        self.pid, self.engine = fork(Engine(self.opts, name, 0 if self.sglang else None), [self.server.socket])
+        engine = Engine(opts, "TP0", 0) if self.sglang else Engine(opts, "EngineCore_DP0")
+        self.pid, self.engine = fork(engine, [self.server.socket])
         if hear(self.engine) != "ready":
             return self._engine_failed()
         self.alive = True
@@ -637,11 +611,8 @@ class Api(Process):
         if self.sglang:
             self._sigquit()
         code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        self.raw(trace(
-            "vllm/v1/engine/utils.py", "wait_for_engine_startup",
-            "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): %r"
-            % {"EngineCore_DP0": code},
-        ))  # fmt: skip
+        text = f"{ENGINE_FAILED} Failed core proc(s): { {'EngineCore_DP0': code} !r}"
+        self.raw(trace("vllm/v1/engine/utils.py", "wait_for_engine_startup", text))
         return 1
 
     def _sigquit(self) -> NoReturn:
@@ -650,6 +621,7 @@ class Api(Process):
         raise SystemExit(1)
 
     def _listen(self) -> None:
+        where = f"http://{self.opts.host}:{self.opts.port}"
         self.hang("listening")
         self.spend()
         if self.fails("listening"):
@@ -658,19 +630,15 @@ class Api(Process):
             os._exit(1)
         if not self.sglang:
             self.say("Supported tasks: ['generate']", "api_server.py:481")
-            where = "http://%s:%d" % (self.opts.host, self.opts.port)
             self.say(f"Starting vLLM API server 0 on {where}", "api_server.py:486")
             for route in ("/health, Methods: GET", "/v1/models, Methods: GET", "/v1/completions, Methods: POST"):
                 self.say(f"Route: {route}", "launcher.py:47")
         self.server.server_activate()
-        for line in ("Started server process [%d]" % os.getpid(), "Waiting for application startup.",
-                     "Application startup complete."):  # fmt: skip
-            self.raw("INFO:     " + line)
+        self.raw(f"INFO:     Started server process [{os.getpid()}]\nINFO:     Waiting for application startup.")
+        self.raw("INFO:     Application startup complete.")
         threading.Thread(target=self._watch, name="engine", daemon=True).start()
         if self.sglang:
-            self.raw(
-                "INFO:     Uvicorn running on http://%s:%d (Press CTRL+C to quit)" % (self.opts.host, self.opts.port)
-            )
+            self.raw(f"INFO:     Uvicorn running on {where} (Press CTRL+C to quit)")
         else:
             self.warm = True
 
@@ -702,10 +670,8 @@ class Api(Process):
         if self.opts.orphan:
             os.kill(os.getpid(), signal.SIGKILL)
         if not self.sglang:
-            text = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace " \
-                "(above) for the root cause."  # fmt: skip
-            self.say("AsyncLLM output_handler failed.", "async_llm.py:708", "ERROR")
-            self.say(trace("vllm/v1/engine/core_client.py", "get_output_async", text), "async_llm.py:708", "ERROR")
+            text = trace("vllm/v1/engine/core_client.py", "get_output_async", ENGINE_DEAD)
+            self.say(f"AsyncLLM output_handler failed.\n{text}", "async_llm.py:708", "ERROR")
         time.sleep(0.3)  # requests that wait get their answer
         self.server.shutdown()
 
@@ -721,7 +687,7 @@ class Api(Process):
         return 0
 
     def crash(self) -> None:
-        """The first completion is what kills it."""
+        """A completion arrives, and it is what kills the engine."""
         tell(self.engine, "request")
         until = time.monotonic() + 5.0
         while self.alive and time.monotonic() < until:
@@ -729,19 +695,16 @@ class Api(Process):
 
 
 class _Server(http.server.ThreadingHTTPServer):
+    """Bound at once, as the real servers do, and listening only once the engine is ready."""
+
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], family: int, api: Api) -> None:
-        self.address_family = family
+    def __init__(self, address: tuple[str, int], api: Api) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler, bind_and_activate=False)
         self.api = api
-        self.server_bind()
-
-    def server_bind(self) -> None:
-        """Bind without asking a name server who we are."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_name, self.server_port = self.server_address[0], self.server_address[1]  # type: ignore[assignment]
+        self.socket.bind(address)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -750,47 +713,41 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the name is the base class's
         host, port = self.client_address[0], self.client_address[1]
-        self.server.api.raw(
-            'INFO:     {}:{} - "{}" {} OK'.format(host, port, self.requestline, args[1] if args[1:] else "")
-        )
+        code = str(args[1]) if args[1:] else "400"
+        words = http.HTTPStatus(int(code)).phrase if code.isdigit() else ""
+        self.server.api.raw(f'INFO:     {host}:{port} - "{self.requestline}" {code} {words}')
 
     def do_GET(self) -> None:
         api = self.server.api
-        path = self.path.split("?")[0]
+        path = self.path.partition("?")[0]
         if path in ("/health", "/ping", "/health_generate", "/ready"):
             self._send(200 if api.alive and api.warm else 503, b"")
         elif path == "/version":
             self._json(200, {"version": "rehearsal"})
         elif path == "/metrics":
             self._send(200, _metrics(api).encode(), "text/plain; version=0.0.4; charset=utf-8")
-        elif not self._allowed():
-            pass
-        elif path == "/v1/models":
-            root, length, made = api.opts.model, api.opts.max_model_len, int(time.time())
-            models = [
-                {"id": name, "object": "model", "created": made, "owned_by": api.opts.style, "root": root,
-                 "parent": None, "max_model_len": length}
-                for name in api.opts.names
-            ]  # fmt: skip
-            self._json(200, {"object": "list", "data": models})
-        else:
+        elif path != "/v1/models":
             self._json(404, {"detail": "Not Found"})
+        elif self._allowed():
+            shared = {"object": "model", "created": int(time.time()), "owned_by": api.opts.style, "parent": None,
+                      "root": api.opts.model, "max_model_len": api.opts.max_model_len}  # fmt: skip
+            self._json(200, {"object": "list", "data": [{"id": name, **shared} for name in api.opts.names]})
 
     def do_POST(self) -> None:
         api = self.server.api
         try:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
-            assert isinstance(body, dict)
-        except (ValueError, AssertionError):
-            self._error(400, "BadRequestError", "the body is no JSON object")
-            return
-        path = self.path.split("?")[0]
+        except ValueError:
+            body = None
+        path = self.path.partition("?")[0]
         if path not in ("/v1/completions", "/v1/chat/completions"):
             self._json(404, {"detail": "Not Found"})
         elif not self._allowed():
-            pass
+            return
+        elif not isinstance(body, dict):
+            self._error(400, "BadRequestError", "the body is no JSON object")
         elif body.get("model") not in (None, *api.opts.names):
-            self._error(404, "NotFoundError", "The model `{}` does not exist.".format(body.get("model")))
+            self._error(404, "NotFoundError", f"The model `{body.get('model')}` does not exist.")
         else:
             self._complete(body, chat=path.endswith("chat/completions"))
 
@@ -799,33 +756,27 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if api.fails("request"):
             api.crash()
         if not api.alive or not api.warm:
-            self._error(
-                500,
-                "InternalServerError",
-                "EngineCore encountered an issue. See stack trace (above) for the root cause.",
-            )
+            self._error(500, "InternalServerError", ENGINE_DEAD.partition(": ")[2])
             return
         if api.opts.error_in_200:
             self._error(500, "InternalServerError", "EngineCore encountered an issue.", status=200)
             return
-        words = " ".join(str(part.get("content")) for part in body.get("messages") or []) or str(
-            body.get("prompt") or ""
-        )
-        asked = len(words.split())
+        said = " ".join(str(part.get("content")) for part in body.get("messages") or []) or str(body.get("prompt") or "")
+        asked = len(said.split())
         count = max(1, min(int(body.get("max_tokens") or body.get("max_completion_tokens") or 16), 512))
-        tokens = [(" " if at or not chat else "") + "rehearsal" for at in range(count)]
+        tokens = ["rehearsal" if chat and not at else " rehearsal" for at in range(count)]
         api.counts["prompt"] += asked
         api.counts["generation"] += count
-        head = {"id": "%s-%d" % ("chatcmpl" if chat else "cmpl", time.time_ns()), "created": int(time.time()),
+        head = {"id": f"{'chatcmpl' if chat else 'cmpl'}-{time.time_ns()}", "created": int(time.time()),
                 "model": body.get("model") or api.opts.names[0]}  # fmt: skip
-        usage = {"prompt_tokens": asked, "completion_tokens": count, "total_tokens": asked + count}
         if body.get("stream"):
             self._stream(head, tokens, chat=chat)
             return
         text = "".join(tokens)
-        said: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-        choice = {"index": 0, "finish_reason": "length", "logprobs": None, **said}
+        answer: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        usage = {"prompt_tokens": asked, "completion_tokens": count, "total_tokens": asked + count}
         kind = "chat.completion" if chat else "text_completion"
+        choice = {"index": 0, "finish_reason": "length", "logprobs": None, **answer}
         self._json(200, {**head, "object": kind, "choices": [choice], "usage": usage})
 
     def _stream(self, head: dict[str, Any], tokens: list[str], *, chat: bool) -> None:
@@ -833,12 +784,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Connection", "close")
         self.end_headers()
-        self.close_connection = True
         kind = "chat.completion.chunk" if chat else "text_completion"
         for at, token in enumerate(tokens):
-            said: dict[str, Any] = {"delta": {"content": token}} if chat else {"text": token}
+            part: dict[str, Any] = {"delta": {"content": token}} if chat else {"text": token}
             last = "length" if at == len(tokens) - 1 else None
-            chunk = {**head, "object": kind, "choices": [{"index": 0, "finish_reason": last, **said}]}
+            chunk = {**head, "object": kind, "choices": [{"index": 0, "finish_reason": last, **part}]}
             self.wfile.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
         self.wfile.write(b"data: [DONE]\n\n")
 
@@ -866,34 +816,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 def _metrics(api: Api) -> str:
     """A few of the real engine's metrics."""
-    name = api.opts.names[0]
-    labels = f'{{engine="0",model_name="{name}"}}'
-    prefix = api.opts.style + ":"
-    rows: list[tuple[str, str, float]] = [
-        ("num_requests_running", "gauge", 0.0), ("num_requests_waiting", "gauge", 0.0),
-        ("kv_cache_usage_perc", "gauge", 0.0),
-        ("prompt_tokens_total", "counter", float(api.counts["prompt"])),
-        ("generation_tokens_total", "counter", float(api.counts["generation"])),
-    ]  # fmt: skip
-    if api.sglang:
-        rows[:3] = [("num_running_reqs", "gauge", 0.0), ("num_queue_reqs", "gauge", 0.0), ("token_usage", "gauge", 0.0)]
-    elif api.opts.draft:
-        drafts = float(api.counts["generation"])
-        rows += [
-            ("spec_decode_num_drafts_total", "counter", drafts),
-            ("spec_decode_num_draft_tokens_total", "counter", 3 * drafts),
-            ("spec_decode_num_accepted_tokens_total", "counter", 2 * drafts),
-        ]
-    return "".join(
-        f"# TYPE {prefix}{n} {kind}\n{prefix}{n}{labels} {value}\n" for n, kind, value in rows
-    )
-
-
-def main() -> int:
-    """Run the server; its exit status."""
-    opts = options(sys.argv[1:])
-    return Api(opts, "APIServer").main()
+    prompt, made = api.counts["prompt"], api.counts["generation"]
+    gauges = ["num_running_reqs", "num_queue_reqs", "token_usage"]
+    if not api.sglang:
+        gauges = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"]
+    counters = {"prompt_tokens_total": prompt, "generation_tokens_total": made}
+    if api.opts.draft and not api.sglang:
+        spec = "spec_decode_num_"
+        counters.update({f"{spec}drafts_total": made, f"{spec}draft_tokens_total": 3 * made,
+                         f"{spec}accepted_tokens_total": 2 * made})  # fmt: skip
+    rows = [(name, "gauge", 0) for name in gauges] + [(name, "counter", count) for name, count in counters.items()]
+    labels = f'{{engine="0",model_name="{api.opts.names[0]}"}}'
+    full = [(f"{api.opts.style}:{name}", kind, float(value)) for name, kind, value in rows]
+    return "".join(f"# TYPE {name} {kind}\n{name}{labels} {value}\n" for name, kind, value in full)
 
 
 if __name__ == "__main__":
-    os._exit(main())
+    os._exit(Api(options(sys.argv[1:]), "APIServer").main())
