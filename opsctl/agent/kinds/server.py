@@ -43,8 +43,9 @@ class ServerKind(Kind):
             return seen
         record, environment = wanted(args, node, server)
         seen.update(record=record, environment=environment, want=record["hash"])
-        seen["view"] = view(record["argv"], environment, record["cwd"])
-        seen["old_view"] = view(old.get("argv") or [], server.environment() if old else {}, old.get("cwd"), environment)
+        before = server.environment() if old else {}
+        seen["view"] = view(record["argv"], environment, record["cwd"], before)
+        seen["old_view"] = view(old.get("argv") or [], before, old.get("cwd"))
         mine = set(seen["members"])
         port = record.get("port")
         seen["taken"] = [str(one) for one in tree.listeners(port) if one.pid not in mine] if port else []

@@ -183,6 +183,11 @@ class Wait:
         }
         return Fail(what, cause=cause, hint=hint, window="\n".join(lines), lines=shown, **result, **more)
 
+    def _where(self) -> str:
+        """How far it came, for a message."""
+        phase, text = self.parser.current.phase, self.parser.current.text
+        return "in phase %s%s" % (phase, " (%s)" % text if text not in (phase, "") else "")
+
     def _dead(self, begun: float) -> Fail:
         server = self.server
         end = server.ended()
@@ -206,23 +211,13 @@ class Wait:
         hint = "the whole log: %s" % log.path(server.log, int(self.launch.get("log") or 1))
         if end.get("status") == -9:
             hint += "; nobody asked for SIGKILL: if the node ran out of memory, `dmesg` says so"
-        what = "server `%s` ended before it was ready: %s after %s, while %s" % (
-            server.name,
-            how(end),
-            took,
-            self.parser.current.text,
-        )
+        what = "server `%s` ended before it was ready: %s after %s, %s" % (server.name, how(end), took, self._where())
         return self._fail(what, hint, lines, exit=how(end), after_s=end.get("after"))
 
     def _stuck(self, idle: float) -> Fail:
         name = self.server.name
         why = "; " + self.ready.said if self.parser.current.phase in ("listening", "ready") and self.ready.said else ""
-        what = "server `%s` makes no progress: nothing new for %s while %s%s" % (
-            self.server.name,
-            after(idle),
-            self.parser.current.text,
-            why,
-        )
+        what = "server `%s` makes no progress: nothing new for %s, %s%s" % (name, after(idle), self._where(), why)
         hint = "it runs still, so that it can be looked at: `opsctl logs %s`, `opsctl server stop %s`; " % (name, name)
         hint += "`no_progress` gives it more minutes"
         return self._fail(what, hint, self._lines(), stalled=True, pid=self.launch["pid"][0])
