@@ -150,6 +150,8 @@ class Analysis:
             new += self._note(self.causes, signature, record, score, echo=wrapped)
         for signature in symptoms:
             new += self._note(self.symptoms, signature, record, 0, echo=False)
+        if record.role == "detail":
+            self._refine(record)
         if record.role == "exception":
             self._exception(record, bool(causes), bool(symptoms), noise)
         fatal = any(s.severity == "fatal" for s in symptoms)
@@ -209,7 +211,8 @@ class Analysis:
     def _note(self, into: dict[str, Hit], signature: Signature, record: Record, score: int, *, echo: bool) -> list[Hit]:
         hit = into.get(signature.id)
         soft = signature.soft or (record.level == "warning" and not record.nccl) or "UserWarning:" in record.text
-        if hit is not None and not ((hit.echo and not echo) or (hit.soft and not soft)):
+        if hit is not None and not (hit.echo and not echo):
+            hit.soft = hit.soft and soft
             hit.count += 1
             hit.last = record.line
             if len(hit.processes) < 64:
@@ -254,6 +257,14 @@ class Analysis:
                     trace=trace,
                 )
             )
+
+    def _refine(self, record: Record) -> None:
+        """pydantic raises one class for everything: what is wrong stands in the lines below."""
+        fault = self.faults[-1] if self.faults else None
+        if fault is None or fault.trace is not record.trace or fault.type != "ValidationError":
+            return
+        if "[type=" in record.text and "[type=" not in fault.record.text:
+            fault.record = record
 
     # -- state -----------------------------------------------------------------------------------------------------
 

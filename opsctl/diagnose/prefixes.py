@@ -240,7 +240,7 @@ class Splitter:
             at = match.start()
         head = line.text[:at]
         # `Scheduler hit an exception: Traceback ...` is a message, not a prefix: only the first line has it
-        if head.isspace() or _PROSE.search(head):
+        if not head.strip(" |+-") or head.endswith("Exception Group ") or _PROSE.search(head):
             return
         shape = _SHAPE.sub("0", head)
         seen = self._candidates.get(shape, 0) + 1

@@ -38,6 +38,9 @@ _ACCESS = ('" 200', '" 4', '" 500', 'HTTP/1.1"', 'HTTP/1.0"')
 
 #: At most so many further lines are taken for the rest of a client's text.
 _QUOTED_LINES = 40
+#: An exception group marks its lines for at most so many lines.
+_GROUP_LINES = 300
+_MARGIN = re.compile(r"^ *[|+](?: |$)")
 _OPENING = re.compile(r"(?:prompt|text|input|content)['\"]?[=:] ?[bf]?(?P<quote>['\"])")
 
 
@@ -72,11 +75,12 @@ class Reader:
         self._splitter = Splitter()
         self._tracer = Tracer()
         self._quoting, self._quoted = 0, ""
+        self._grouped = 0
 
     @property
     def busy(self) -> bool:
         """Whether a traceback is open, so that the next lines matter whatever they say."""
-        return self._tracer.busy or bool(self._quoting)
+        return self._tracer.busy or bool(self._quoting) or bool(self._grouped)
 
     def feed(self, number: int, raw: bytes) -> list[Record]:
         """The records of one line (several where carriage returns repaint it)."""
@@ -92,6 +96,7 @@ class Reader:
 
     def _one(self, number: int, text: str) -> Record:
         line = self._splitter.split(text)
+        self._ungroup(line)
         request = self._request(line)
         role, trace = ("plain", None) if request else self._tracer.step(line, number)
         return Record(
@@ -109,6 +114,14 @@ class Reader:
             kernel=line.kernel,
             source=self.source,
         )
+
+    def _ungroup(self, line: Line) -> None:
+        """Take the margin of an exception group away: what stands behind it is an ordinary traceback."""
+        if "Exception Group Traceback" in line.text:
+            self._grouped = _GROUP_LINES
+        if self._grouped:
+            self._grouped -= 1
+            line.text = _MARGIN.sub("", line.text)
 
     def _request(self, line: Line) -> bool:
         """Whether this text is what a client sent (or the continuation of such text), or an access log line."""

@@ -28,7 +28,16 @@ _CHAIN = (
 )
 #: Exceptions that end a program on request, or that only unwind it.
 QUIET = frozenset(
-    {"KeyboardInterrupt", "SystemExit", "CancelledError", "GeneratorExit", "StopIteration", "StopAsyncIteration"}
+    {
+        "KeyboardInterrupt",
+        "SystemExit",
+        "CancelledError",
+        "GeneratorExit",
+        "StopIteration",
+        "StopAsyncIteration",
+        "ExceptionGroup",
+        "BaseExceptionGroup",
+    }
 )
 
 _KEEP_FRAMES = 80
