@@ -62,10 +62,10 @@ def command(
     groups = [[name] for name in names] if separate else [names]
     reports = [diagnose_files(group, signatures=where) for group in groups]
     if any(finding.id == "unknown" for report in reports for finding in report.findings):
-        from ..diagnose.explain import explain_report
+        from ..diagnose.explain import explain_report, involved_classes
 
-        for report in reports:
-            explain_report(report)
+        for report, group in zip(reports, groups, strict=True):
+            explain_report(report, involved_classes(group))
     if bundle is not None:
         from ..diagnose.bundle import write_bundle
 

@@ -16,16 +16,24 @@ import click
 @click.option(
     "--class", "classes", multiple=True, metavar="NAME", help="An involved class to examine; may be repeated."
 )
+@click.option("--log", "logs", multiple=True, metavar="FILE", help="A log that names the model's class.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
-def command(message: str, root: str | None, package: str | None, classes: tuple[str, ...], as_json: bool) -> int:
+def command(
+    message: str,
+    root: str | None,
+    package: str | None,
+    classes: tuple[str, ...],
+    logs: tuple[str, ...],
+    as_json: bool,
+) -> int:
     """Search the installed source for an error text: where it is raised, which condition guards it, what the
     condition's predicate checks, and which classes satisfy it. Nothing is imported; messages that are built at run
     time are found too. Exit status 1 if the text is not found.
     """
-    from ..diagnose.explain import explain, render_explanation
+    from ..diagnose.explain import explain, involved_classes, render_explanation
     from ..ui.text import Style
 
-    found = explain(message, root=root, package=package, classes=classes)
+    found = explain(message, root=root, package=package, classes=[*classes, *involved_classes(logs)])
     if as_json:
         sys.stdout.write(json.dumps({"version": 1, **found}, ensure_ascii=False) + "\n")
     else:

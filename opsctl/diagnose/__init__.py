@@ -1,16 +1,20 @@
 """Diagnosis: one cause, with evidence, from any log.
 
-`diagnose_files` is the way in for files; `LiveMatcher` watches a log that grows.
+`diagnose_files` is the way in for files; `watch` gives a matcher for a log that grows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from opsctl.diagnose.report import Evidence, Finding, Report
 
-__all__ = ["Evidence", "Finding", "Report", "diagnose_blocks", "diagnose_files"]
+if TYPE_CHECKING:
+    from opsctl.diagnose.live import LiveMatcher
+
+__all__ = ["Evidence", "Finding", "Report", "diagnose_blocks", "diagnose_files", "watch"]
 
 
 def diagnose_files(names: Sequence[str], *, signatures: Sequence[Path] = ()) -> Report:
@@ -40,6 +44,15 @@ def diagnose_blocks(blocks: Sequence[bytes], source: str = "log") -> Report:
     analysis = matcher.analysis()
     scan(matcher, blocks, analysis, source)
     return judge(analysis, source)
+
+
+def watch(source: str, *, signatures: Sequence[Path] = ()) -> LiveMatcher:
+    """A matcher for a log that grows; ``source`` names it in findings. `feed` it lines, ask `verdict` at the end."""
+    from opsctl.diagnose.live import LiveMatcher
+    from opsctl.diagnose.scan import Matcher
+    from opsctl.diagnose.signatures import load_signatures
+
+    return LiveMatcher(Matcher(load_signatures(signatures)), source)
 
 
 def _display(name: str) -> str:

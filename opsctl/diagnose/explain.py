@@ -18,6 +18,8 @@ from opsctl.diagnose.report import Evidence, Finding, Report
 from opsctl.errors import InputUnreadable, UsageError
 
 _SHOWN = 12
+_FIRST_BLOCKS = 8
+_CLASS = re.compile(rb"Resolved architecture: (\w+)|Load weight end\. (?:elapsed=\S+, )?type=(\w+)")
 _FRAME = re.compile(r"raised in \S+ at (?P<file>\S+):(?P<line>\d+)")
 
 
@@ -134,6 +136,22 @@ def _names(names: Sequence[str], first: str) -> Iterator[str]:
     import textwrap
 
     yield from textwrap.wrap(", ".join(names) or "none", 100, initial_indent=first, subsequent_indent="    ")
+
+
+def involved_classes(logs: Sequence[str]) -> list[str]:
+    """Model classes that the logs name as the ones that are served, from their first megabytes."""
+    from opsctl.diagnose.inputs import read_blocks
+
+    found: dict[str, None] = {}
+    for name in logs:
+        if name == "-":
+            continue
+        for count, block in enumerate(read_blocks(name)):
+            for match in _CLASS.finditer(block):
+                found[(match[1] or match[2]).decode("ascii")] = None
+            if count >= _FIRST_BLOCKS or len(found) >= 8:
+                break
+    return list(found)
 
 
 def explain_report(report: Report, classes: Sequence[str] = ()) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from opsctl.agent import sources
-from opsctl.diagnose.explain import explain, explain_report, render_explanation
+from opsctl.diagnose.explain import explain, explain_report, involved_classes, render_explanation
 from opsctl.diagnose.report import Evidence, Finding, Report
 from opsctl.errors import InputUnreadable, UsageError
 
@@ -219,3 +219,13 @@ def test_files_for_a_newer_python_are_named(root: Path) -> None:
     path.write_text('def f():\n    raise RuntimeError("Some words of a newer kind of file") ???\n')
     found = explain("Some words of a newer kind of file", root=str(root), package="pkg")
     assert found["unparsed"] == ["pkg/new.py"]
+
+
+def test_the_log_names_the_involved_class(tmp_path: Path) -> None:
+    """The class that is served is taken from the log of either engine."""
+    for name, line in (
+        ("a", "INFO 11-21 10:00:00 [model.py:5] Resolved architecture: FooForCausalLM"),
+        ("b", "[2026-11-21 10:00:00 TP0] Load weight end. type=BarForCausalLM, dtype=torch.bfloat16"),
+    ):  # noqa: E501
+        (tmp_path / name).write_text(line + "\n")
+    assert involved_classes([str(tmp_path / "a"), str(tmp_path / "b"), "-"]) == ["FooForCausalLM", "BarForCausalLM"]
