@@ -8,7 +8,6 @@ other makes the start command try its next Python.
 """
 
 import errno
-import hashlib
 import json
 import os
 import stat
@@ -60,14 +59,27 @@ def private_dir(path: str) -> str:
     return path
 
 
+def quick(name: str) -> Any:
+    """`sha256` or `sha1` that load in no time: OpenSSL's library costs as much as the whole start of the agent.
+
+    For small data; OpenSSL's own (`hashlib`) is faster by the megabyte.
+    """
+    for module in ("_sha2", "_sha256") if name == "sha256" else ("_sha1",):
+        try:
+            return getattr(__import__(module), name)()
+        except (ImportError, AttributeError):
+            continue
+    return __import__("hashlib").new(name)
+
+
 def digest(files: Dict[str, str]) -> str:
     """The hash by which the agent is known: over names and sources, in order."""
-    h = hashlib.sha256()
+    h = quick("sha256")
     for name in sorted(files):
         data = files[name].encode("utf-8")
         h.update(("%s %d\n" % (name, len(data))).encode("utf-8"))
         h.update(data)
-    return h.hexdigest()
+    return str(h.hexdigest())
 
 
 def stored(root: str) -> Dict[str, str]:

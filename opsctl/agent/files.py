@@ -6,6 +6,7 @@ import stat
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from . import modes
+from .boot import quick
 from .kinds import Fail, Pair
 
 #: Larger texts are not shown in diffs, in bytes.
@@ -65,15 +66,13 @@ class _Digests:
         self._known: Dict[Tuple[int, ...], Tuple[str, str]] = {}
 
     def of(self, path: str) -> Tuple[str, str]:
-        import hashlib
-
         try:
             with open(path, "rb", buffering=0) as stream:
                 found = os.fstat(stream.fileno())
                 key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
                 if key in self._known:
                     return self._known[key]
-                sha256, sha1 = hashlib.sha256(), hashlib.sha1()
+                sha256, sha1 = _hashes(found.st_size)
                 for chunk in iter(lambda: stream.read(1 << 20), b""):
                     sha256.update(chunk)
                     sha1.update(chunk)
@@ -89,9 +88,18 @@ digests = _Digests().of
 
 def digests_of(data: bytes) -> Tuple[str, str]:
     """(sha256, sha1) of ``data``."""
+    sha256, sha1 = _hashes(len(data))
+    sha256.update(data)
+    sha1.update(data)
+    return sha256.hexdigest(), sha1.hexdigest()
+
+
+def _hashes(size: int) -> Tuple[Any, Any]:
+    if size < 1 << 20:
+        return quick("sha256"), quick("sha1")
     import hashlib
 
-    return hashlib.sha256(data).hexdigest(), hashlib.sha1(data).hexdigest()
+    return hashlib.sha256(), hashlib.sha1()
 
 
 def read(path: str, limit: Optional[int] = None) -> bytes:

@@ -7,7 +7,6 @@ socket itself over, so that there is no moment in which nobody holds it.
 """
 
 import array
-import hashlib
 import json
 import os
 import select
@@ -24,6 +23,8 @@ TRIES = 5
 def name(state_dir: str) -> str:
     """The lock's name: the node's, or that of a node that only its state directory tells from others (tests)."""
     if os.environ.get("OPSCTL_NODE_STATE_DIR"):
+        import hashlib
+
         return "\0opsctl-lock-" + hashlib.sha256(os.path.abspath(state_dir).encode()).hexdigest()[:16]
     return "\0opsctl-lock"
 

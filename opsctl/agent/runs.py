@@ -1,13 +1,11 @@
 """What a segment has on the node: a private directory with its events, its socket and who runs it (contracts 3, 5)."""
 
-import hashlib
 import json
 import os
 import re
-import shutil
 import socket
 import time
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from . import boot, wire
 
@@ -43,7 +41,9 @@ class Home:
     def __init__(self, state_dir: str, segment_id: str) -> None:
         safe = re.sub(r"[^A-Za-z0-9._-]", "_", segment_id)[:60]
         self.base = os.path.join(state_dir, "runs")
-        self.path = os.path.join(self.base, "%s-%s" % (safe, hashlib.sha256(segment_id.encode()).hexdigest()[:10]))
+        digest = boot.quick("sha256")
+        digest.update(segment_id.encode())
+        self.path = os.path.join(self.base, "%s-%s" % (safe, digest.hexdigest()[:10]))
         self.events_path = os.path.join(self.path, "events")
 
     def exists(self) -> bool:
@@ -140,4 +140,17 @@ class Home:
             sock.close()
 
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        # Not `shutil`: it loads every compression library, and this runs at the end of each segment.
+        for base, dirs, names in os.walk(self.path, topdown=False):
+            for name in names:
+                _quietly(os.unlink, os.path.join(base, name))
+            for name in dirs:
+                _quietly(os.rmdir, os.path.join(base, name))
+        _quietly(os.rmdir, self.path)
+
+
+def _quietly(act: Callable[[str], None], path: str) -> None:
+    try:
+        act(path)
+    except OSError:
+        pass

@@ -1,7 +1,6 @@
 """Leaving the login's scope, so that a logout (`KillUserProcesses=yes`) does not end a running segment (contracts 5)."""
 
 import os
-import subprocess
 from typing import Dict, List, Optional, Sequence
 
 #: Seconds for the service manager's answer; without one the segment goes on where it is.
@@ -60,6 +59,8 @@ def _kills(user: str) -> bool:
 
 
 def _run(argv: List[str], env: Dict[str, str]) -> "tuple[str, Optional[str]]":
+    import subprocess
+
     try:
         done = subprocess.run(
             argv,

@@ -4,7 +4,6 @@ Frames on its two pipes. Requests: `{"m": "task", ...}`, `{"m": "cancel"}`. Whil
 about to change something, and waits for `go`), `output`, `progress`, `blob`, `ask`; it ends with `done`.
 """
 
-import hashlib
 import os
 import signal
 import threading
@@ -221,6 +220,8 @@ class Worker:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self._staged[sha] = path
         with os.fdopen(fd, "r+b") as f:
+            import hashlib
+
             digest = hashlib.sha256()
             for piece in iter(lambda: f.read(1 << 20), b""):
                 digest.update(piece)
