@@ -92,7 +92,9 @@ class ServerArgs(Args):
 
 def prepare(args: dict[str, Any], files: Files) -> dict[str, Any]:
     """The rehearsal engine travels with the task that launches it."""
-    if args.get("engine") == "rehearsal" or args.get("rehearse"):
+    engine = args.get("engine")
+    # Where only the node will know the engine, it may be this one.
+    if engine == "rehearsal" or not isinstance(engine, str) or args.get("rehearse"):
         args["blob"] = files.blob(str(package_files("opsctl") / "data" / "rehearsal" / "server.py"))
     return args
 
@@ -103,7 +105,6 @@ KINDS: dict[str, Kind] = {
         model=ServerArgs,
         doc="Inference servers (vLLM, SGLang) and other programs that are to run and answer.",
         prepare=prepare,
-        sources=("engine", "rehearse"),
         examples="""\
 - server:
     name: qwen
