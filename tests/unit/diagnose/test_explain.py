@@ -226,6 +226,6 @@ def test_the_log_names_the_involved_class(tmp_path: Path) -> None:
     for name, line in (
         ("a", "INFO 11-21 10:00:00 [model.py:5] Resolved architecture: FooForCausalLM"),
         ("b", "[2026-11-21 10:00:00 TP0] Load weight end. type=BarForCausalLM, dtype=torch.bfloat16"),
-    ):  # noqa: E501
+    ):
         (tmp_path / name).write_text(line + "\n")
     assert involved_classes([str(tmp_path / "a"), str(tmp_path / "b"), "-"]) == ["FooForCausalLM", "BarForCausalLM"]

@@ -134,3 +134,37 @@ def test_block_borders_do_not_matter() -> None:
     whole = report(iter([data])).as_dict()
     for size in (1, 7, 64, 1000):
         assert report(data[at : at + size] for at in range(0, len(data), size)).as_dict() == whole
+
+
+BOMBS = [
+    "a.",
+    "a-",
+    "(",
+    "[",
+    "1:",
+    "aError",
+    "Error: ",
+    "(a pid=1",
+    "Xid (PCI:",
+    "|",
+    "\\",
+    '"',
+    "prompt: ",
+    'File "',
+    "a_",
+    " |",
+]
+
+
+@pytest.mark.parametrize("word", BOMBS)
+def test_regex_bombs(word: str) -> None:
+    """No pattern of the catalogue or of the reader takes more than linear time: the test's own limit is the deadline."""
+    line = word.encode() * (32_000 // len(word))
+    assert report(iter([line + b"\n", b"ERROR 11-21 10:00:00 [a.py:1] " + line + b"\n"] * 50)).state in {
+        "unknown",
+        "crashed",
+    }
+    text = line.decode()
+    for signature in matcher().signatures:
+        for pattern in signature.regexes:
+            pattern.search(text)

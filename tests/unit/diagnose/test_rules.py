@@ -1,4 +1,3 @@
-
 """Small logs, one rule each: what the verdict is, and why nothing else is."""
 
 from __future__ import annotations
@@ -454,6 +453,8 @@ def test_what_a_process_is_called() -> None:
 
 def test_only_symptoms_say_where_to_look() -> None:
     """A wrapper alone is no cause: id unknown, severity error, with the way on."""
-    (finding,) = report("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}").findings
+    (finding,) = report(
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+    ).findings
     assert (finding.id, finding.role, finding.severity) == ("unknown", "unknown", "error")
     assert "not in this log" in finding.title and finding.commands
