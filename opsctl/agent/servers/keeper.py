@@ -184,7 +184,7 @@ def segments(pid: int) -> Set[Tuple[str, int]]:
                 if at >= 0 and not line.rstrip().endswith(b"(deleted)"):
                     found.add(os.fsdecode(line[at:].rstrip()))
         for name in os.listdir("/proc/%d/fd" % pid):
-            target = os.readlink("/proc/%d/fd/%s" % (pid, name))
+            target = _target("/proc/%d/fd/%s" % (pid, name))
             if target.startswith("/dev/shm/") and not target.endswith("(deleted)"):
                 found.add(target)
     except OSError:
@@ -196,6 +196,13 @@ def segments(pid: int) -> Set[Tuple[str, int]]:
         except OSError:
             continue
     return out
+
+
+def _target(link: str) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
 
 
 class Keeper:

@@ -166,14 +166,24 @@ def listeners(port: int) -> List[Listener]:
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
-        try:
-            targets = {os.readlink("/proc/%s/fd/%s" % (name, fd)) for fd in os.listdir("/proc/%s/fd" % name)}
-        except OSError:
-            continue
+        targets = _open_files(name)
         if targets & set(sockets):
             seen |= targets
             out.append(Listener(int(name), command(int(name)), ""))
     out += [Listener(0, "", _user(uid)) for key, uid in sockets.items() if key not in seen]
+    return out
+
+
+def _open_files(pid: str) -> Set[str]:
+    out = set()
+    try:
+        for fd in os.listdir("/proc/%s/fd" % pid):
+            try:
+                out.add(os.readlink("/proc/%s/fd/%s" % (pid, fd)))
+            except OSError:
+                continue  # closed meanwhile
+    except OSError:
+        pass
     return out
 
 
