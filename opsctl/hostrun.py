@@ -135,7 +135,7 @@ class HostRun:
     def _around(self) -> Body:
         """What goes with every segment and is no part of its plan."""
         run, spec = self.run, self.state.spec
-        out: Body = {}
+        out: Body = {"opsctl": __version__}
         if not run.options.check:
             out["lock"] = {
                 "run": run.bus.run,
@@ -149,8 +149,9 @@ class HostRun:
             import os
 
             out["project"] = os.path.basename(run.playbook.path)
-            out["opsctl"] = __version__
-        if spec.become_password is not None:
+        if self.state.password_refused:
+            out["become_refused"] = True
+        elif spec.become_password is not None:
             out["become_password"] = spec.become_password.reveal()
         return out
 
@@ -276,6 +277,8 @@ class HostRun:
             else:
                 self.state.facts = kept(body["facts"]) if again else body["facts"]
                 emit("host_facts", host=self.host, duration_s=body.get("duration_s", 0.0))
+        elif kind == "password_refused":
+            self.state.password_refused = True
         elif kind == "owed":
             emit("handlers_pending", host=self.host, handlers=[body["name"]], since=body.get("run"))
         elif kind == "warning":

@@ -57,6 +57,8 @@ class Ledger:
 
     def __init__(self, file: IO[str] | None = None, masker: Masker | None = None) -> None:
         self.segments: dict[str, SegmentRecord] = {}
+        #: What the run was begun with (`fingerprint`); empty in ledgers that do not know it.
+        self.plan: list[tuple[str, str]] = []
         #: Hears once when the file cannot be written any more; the run goes on without it.
         self.on_broken: Callable[[OSError], None] = lambda exc: None
         self._file = file
@@ -87,7 +89,7 @@ class Ledger:
             pass  # a file system without locks: the journal's own check has to do
         ledger = cls(file, masker)
         try:
-            ledger.segments, whole = _read(path)
+            whole = ledger._read(path)
             os.ftruncate(handle, whole)  # a line that a killed controller did not finish
             if not whole:
                 ledger._put({"format": FORMAT, "opsctl": __version__})
@@ -98,6 +100,12 @@ class Ledger:
             file.close()
             raise
         return ledger
+
+    def began(self, plan: Sequence[tuple[str, str]]) -> None:
+        """What a new run is begun with."""
+        with self._lock:
+            self.plan = list(plan)
+            self._write({"plan": [list(one) for one in plan]})
 
     def sent(self, segment_id: str, digest: str, tasks: Sequence[TaskPrint]) -> SegmentRecord:
         """A segment is about to be sent."""
@@ -152,6 +160,40 @@ class Ledger:
             self._file.write(json.dumps(entry, separators=(",", ":"), default=str) + "\n")
             self._file.flush()
 
+    def _read(self, path: Path) -> int:
+        """Take what is in the file; returns how many bytes of it are whole lines."""
+        whole = 0
+        try:
+            with open(path, "rb") as file:
+                for line in file:
+                    try:
+                        entry = json.loads(line)
+                    except ValueError:
+                        break  # the controller was killed while it wrote this line
+                    if not line.endswith(b"\n"):
+                        break
+                    whole += len(line)
+                    self._take(path, entry)
+        except OSError as exc:
+            raise InputUnreadable(f"`{path}` cannot be read", cause=exc.strerror) from None
+        return whole
+
+    def _take(self, path: Path, entry: Body) -> None:
+        if entry.get("format", 0) > FORMAT:
+            raise InputUnreadable(
+                f"`{path}` was written by a newer opsctl",
+                cause=f"its format is {entry['format']}, this opsctl {__version__} reads up to {FORMAT}",
+                hint=f"upgrade opsctl to {entry.get('opsctl') or 'the version that began the run'}",
+            )
+        if "plan" in entry:
+            self.plan = [(str(name), str(digest)) for name, digest in entry["plan"]]
+        elif "hash" in entry:
+            tasks = tuple((str(a), str(b), str(c)) for a, b, c in entry.get("tasks", ()))
+            self.segments[entry["segment"]] = SegmentRecord(entry["segment"], entry["hash"], tasks)
+        elif "ev" in entry and entry["segment"] in self.segments:
+            self.segments[entry["segment"]].events.append(entry["ev"])
+
+
 
 def _emptied(value: Any) -> Any:
     """The shape of a value without its texts."""
@@ -164,33 +206,3 @@ def _emptied(value: Any) -> Any:
 
 def _unwritable(path: Path, exc: OSError) -> UsageError:
     return UsageError(f"`{path}` cannot be written", cause=exc.strerror, hint="free some space there")
-
-
-def _read(path: Path) -> tuple[dict[str, SegmentRecord], int]:
-    """What is in the file, and how many bytes of it are whole lines."""
-    out: dict[str, SegmentRecord] = {}
-    whole = 0
-    try:
-        with open(path, "rb") as file:
-            for line in file:
-                try:
-                    entry = json.loads(line)
-                    if not line.endswith(b"\n"):
-                        break
-                except ValueError:
-                    break  # the controller was killed while it wrote this line
-                whole += len(line)
-                if entry.get("format", 0) > FORMAT:
-                    raise InputUnreadable(
-                        f"`{path}` was written by a newer opsctl",
-                        cause=f"its format is {entry['format']}, this opsctl {__version__} reads up to {FORMAT}",
-                        hint=f"upgrade opsctl to {entry.get('opsctl') or 'the version that began the run'}",
-                    )
-                if "hash" in entry:
-                    tasks = tuple((str(a), str(b), str(c)) for a, b, c in entry.get("tasks", ()))
-                    out[entry["segment"]] = SegmentRecord(entry["segment"], entry["hash"], tasks)
-                elif "ev" in entry and entry["segment"] in out:
-                    out[entry["segment"]].events.append(entry["ev"])
-    except OSError as exc:
-        raise InputUnreadable(f"`{path}` cannot be read", cause=exc.strerror) from None
-    return out, whole

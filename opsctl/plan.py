@@ -718,16 +718,19 @@ class _TaskBuilder:
 
     def _note_blobs(self, args: Mapping[str, Any]) -> None:
         """Tell the node the sizes of what it may ask for, and where it will go."""
+        import os
+
         dest = args.get("dest")
         for part in [args, *(args.get("tree") or ())]:
             sha = part.get("blob")
             if not sha:
                 continue
-            import os
-
             entry = self.b.blobs.setdefault(sha, {"size": os.path.getsize(self.b.files.blobs[sha]), "dests": []})
             if isinstance(dest, str) and part is args:
                 entry["dests"].append(dest + str(args.get("name", "")) if dest.endswith("/") else dest)
+            elif isinstance(dest, str):
+                root = dest if args.get("inside") else os.path.join(dest, str(args.get("name", "")))
+                entry["dests"].append(os.path.join(root, part["path"]))
 
     # -- loops --------------------------------------------------------------------------------------------------------
 

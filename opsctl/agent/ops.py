@@ -24,7 +24,9 @@ def answer(header: Dict[str, Any], sock: socket.socket, state_dir: str) -> None:
             raise ValueError("this agent does not know the call `%s`" % header.get("op"))
         send({"t": "result", "value": operation(header.get("args") or {}, send, state_dir)})
     except Exception as exc:
-        send({"t": "result", "error": {"what": getattr(exc, "msg", None) or str(exc) or type(exc).__name__}})
+        error = {"what": getattr(exc, "msg", None) or str(exc) or type(exc).__name__}
+        error.update({key: getattr(exc, key) for key in ("cause", "hint") if getattr(exc, key, None)})
+        send({"t": "result", "error": error})
     finally:
         sock.close()
 

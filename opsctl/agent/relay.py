@@ -173,7 +173,9 @@ class Relay:
             elif kind == "attach":
                 self._attach(header["segment"], header.get("from", 1))
             elif kind == "forget":
-                runs.Home(self.state_dir, header["segment"]).forget()
+                home = runs.Home(self.state_dir, header["segment"])
+                if home.newer() is None:
+                    home.forget()
             elif kind == "call":
                 self._call(header)
             elif kind == "jinja":
@@ -243,6 +245,11 @@ class Relay:
 
     def _attach(self, segment_id: str, since: int) -> None:
         home = runs.Home(self.state_dir, segment_id)
+        newer = home.newer()
+        if newer is not None:
+            self._fatal(newer["what"], newer["cause"], hint=newer["hint"])
+            self.open = False
+            return
         sock = home.connect()
         if sock is not None:
             self.out += wire.pack({"t": "accepted", "segment": segment_id, "state": "running"})

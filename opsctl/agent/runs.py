@@ -57,8 +57,21 @@ class Home:
             os.mkdir(self.path, 0o700)
         except FileExistsError:
             return False
-        self.write_meta({"format": FORMAT, "id": segment["id"], "hash": segment.get("hash", "")})
+        self.write_meta(
+            {"format": FORMAT, "opsctl": segment.get("opsctl", ""), "id": segment["id"], "hash": segment.get("hash", "")}
+        )
         return True
+
+    def newer(self) -> Optional[Dict[str, Any]]:
+        """The error for a segment that a newer opsctl has begun here, else None."""
+        meta = self.meta()
+        if meta.get("format", 0) <= FORMAT:
+            return None
+        return {
+            "what": "what this run left on the node was written by a newer opsctl",
+            "cause": "its format is %s, this opsctl reads up to %d (%s)" % (meta["format"], FORMAT, self.path),
+            "hint": "upgrade opsctl to %s" % (meta.get("opsctl") or "the version that began the run"),
+        }
 
     def _prune(self) -> None:
         """Remove what dead segments left that nobody resumed."""

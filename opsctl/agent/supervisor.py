@@ -5,6 +5,7 @@ first and from there to the client, so that a slow or absent reader costs no mem
 that comes back continues at any number.
 """
 
+import collections
 import os
 import select
 import socket
@@ -43,6 +44,7 @@ def supervise(segment: Dict[str, Any], home: Home, state_dir: str, root: str, so
     call_process("opsctl-run")
     workers = Workers(state_dir, root)
     workers.password = segment.pop("become_password", None)
+    workers.password_refused = bool(segment.get("become_refused"))
     lock = NodeLock(state_dir, {**segment["lock"], "pid": os.getpid()}) if segment.get("lock") else None
     Supervisor(segment, home, state_dir, workers, lock).serve(sock)
 
@@ -79,7 +81,8 @@ class Supervisor:
         self._asks: Dict[int, Dict[str, Any]] = {}
         self._answers: Dict[int, Dict[str, Any]] = {}
         self._blobs: Dict[str, Dict[str, Any]] = {}
-        self._need: List[str] = []
+        # Content that no task has asked for yet.
+        self._later = collections.deque((segment.get("blobs") or {}).items())
         self._jinja_missing = False
         self._active: Optional[WorkerHandle] = None
         self._finished = False
@@ -144,20 +147,27 @@ class Supervisor:
         if digest and not bundle.have(self.state_dir, digest):
             need["jinja"] = digest
             self._jinja_missing = True
-        ahead = 0
-        for sha, blob in (self.segment.get("blobs") or {}).items():
-            missing = any(not _same_size(dest, blob["size"]) for dest in blob.get("dests", []))
-            if (
-                missing
-                and not self.segment.get("check")
-                and blob["size"] <= AHEAD
-                and ahead + blob["size"] <= AHEAD_ALL
-            ):
-                ahead += blob["size"]
-                need["blobs"].append(sha)
-                self._blobs[sha] = {"size": blob["size"]}
+        need["blobs"] = self._ahead()
         if need["blobs"] or "jinja" in need:
             self._say(need)
+
+    def _ahead(self) -> List[str]:
+        """The content that comes next, in the order of its tasks, as much as may wait here; to be asked for."""
+        out: List[str] = []
+        if self.segment.get("check"):
+            return out
+        with self._lock:
+            waiting = sum(blob.get("size", 0) for blob in self._blobs.values() if "to" not in blob)
+            if waiting > AHEAD_ALL // 2:
+                return out
+            while self._later and waiting < AHEAD_ALL:
+                sha, blob = self._later.popleft()
+                missing = any(not _same_size(dest, blob["size"]) for dest in blob.get("dests", []))
+                if missing and blob["size"] <= AHEAD and sha not in self._blobs:
+                    waiting += blob["size"]
+                    out.append(sha)
+                    self._blobs[sha] = {"size": blob["size"]}
+        return out
 
     def _connect(self, sock: socket.socket) -> None:
         if self._client is not None:
@@ -296,7 +306,9 @@ class Supervisor:
 
     def _receive(self, header: Dict[str, Any], payload: bytes) -> None:
         with self._lock:
-            blob = self._blobs.setdefault(header["sha"], {})
+            blob = self._blobs.get(header["sha"])
+            if blob is None:
+                return  # it is not wanted any more
             waiting = blob.get("to")
             if header.get("error"):
                 blob["error"] = header["error"]
@@ -318,8 +330,14 @@ class Supervisor:
             blob["got"] = header["off"] + len(payload)
             if blob["got"] >= header["size"]:
                 blob["path"] = path
-        except OSError as exc:
-            blob["error"] = "%s (%s)" % (exc.strerror, path)
+        except OSError:
+            # No room here: its task will take it straight from the stream, to where it belongs.
+            self._blobs.pop(header["sha"], None)
+            self._later.clear()
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
 
     def _pass_on(self, blob: Dict[str, Any], handle: WorkerHandle, header: Dict[str, Any], payload: bytes) -> None:
         """A piece of content for the worker that waits for it; one that came twice is left out."""
@@ -475,18 +493,26 @@ class Supervisor:
 
         Raises Fail, Stopped.
         """
+        ahead = self._ahead()
+        if ahead:
+            self._say({"t": "need", "blobs": ahead})
         with self._lock:
-            blob = self._blobs.get(sha)
-            if blob is None:
-                self._blobs[sha] = {"to": handle, "got": offset}
-                self._out += wire.pack({"t": "need", "blobs": [sha], "offsets": {sha: offset}})
-                self._wake()
-                return
-            self._lock.wait_for(lambda: "path" in blob or "error" in blob or self.cancelled)
-            self.check_stop()
-            if "error" in blob:
-                raise Fail(blob["error"])
+            while True:
+                blob = self._blobs.get(sha)
+                if blob is None:
+                    self._blobs[sha] = {"to": handle, "got": offset}
+                    self._out += wire.pack({"t": "need", "blobs": [sha], "offsets": {sha: offset}})
+                    self._wake()
+                    return
+                self._lock.wait_for(lambda: {"path", "error"} & set(blob) or self._blobs.get(sha) is not blob or self.cancelled)
+                self.check_stop()
+                if "error" in blob:
+                    raise Fail(blob["error"])
+                if "path" in blob:
+                    del self._blobs[sha]
+                    break
         with open(blob["path"], "rb") as f:
+            os.unlink(blob["path"])
             size = os.fstat(f.fileno()).st_size
             f.seek(offset)
             while True:
@@ -502,7 +528,10 @@ class Supervisor:
             handle = self.workers.get(user)
         except Fail as exc:
             self.check_stop()
-            return {"failed": True, "msg": exc.msg, "needs": [("user", user or "")], "result": exc.result}
+            if exc.result.pop("password_refused", False):
+                self.emit({"ev": "password_refused"})
+            told = {"msg": exc.msg, "cause": exc.cause, "hint": exc.hint}
+            return {"failed": True, **told, "needs": [("user", user or "")], "result": exc.result}
         with self._lock:
             self._active = handle
         try:

@@ -68,6 +68,7 @@ class Worker:
         self._inbox: Queue[Optional[wire.Frame]] = Queue(64)
         self._busy = False
         self._staged: Dict[str, str] = {}
+        self._orphaned = False
 
     def serve(self) -> None:
         """Run tasks until the supervisor closes the pipe; a task that runs then is stopped."""
@@ -89,6 +90,8 @@ class Worker:
     def _read(self) -> None:
         while True:
             frame = self.link.receive()
+            if frame is None:
+                self._orphaned = True
             if frame is None or frame[0].get("m") == "cancel":
                 os.kill(os.getpid(), signal.SIGTERM)
             if frame is None:
@@ -119,7 +122,9 @@ class Worker:
                 return {"m": "done", **self._perform(request)}
             finally:
                 self._busy = False
-                self._unstage()
+                if not self._orphaned:
+                    # What a dead agent's task has received so far is what the next one goes on with.
+                    self._unstage()
         except Fail as exc:
             blind = load(request["kind"]).blind
             told = {"msg": exc.msg, "cause": exc.cause, "hint": exc.hint, "needs": exc.needs, "result": exc.result}

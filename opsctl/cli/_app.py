@@ -260,6 +260,7 @@ def deploy(
     """
     from .. import executor
     from ..events import Bus
+    from ..fingerprint import check_same, fingerprint, whole
     from ..journal import Journal, RunInfo, new_run_id
     from ..ledger import Ledger
     from ..secrets import Masker
@@ -283,10 +284,16 @@ def deploy(
             check=options.check,
             hosts=list(inventory.hosts),
         )
+        prints = fingerprint(run, playbook, inventory, options.extra)
+        info.plan = whole(prints)
         journal = Journal.start(info)
+        ledger = Ledger() if options.check else Ledger.open(journal.path, masker)
+        ledger.began(prints)
     else:
+        # The ledger first: if it cannot be read, or another process has it, the run stays as it is.
+        ledger = Ledger.open(resumed.path, masker)
+        check_same(run, ledger.plan, fingerprint(run, playbook, inventory, options.extra))
         journal = Journal.resume(resumed)
-    ledger = Ledger() if options.check else Ledger.open(journal.path, masker)
     outlets.sinks = renderers(
         out=sys.stdout,
         err=sys.stderr,

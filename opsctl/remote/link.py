@@ -8,6 +8,7 @@ stops reading.
 from __future__ import annotations
 
 import collections
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,8 @@ PING_AFTER = 5.0
 DEAD_AFTER = 15.0
 #: Seconds within which the agent must greet: login shells and file systems may be slow.
 START_TIMEOUT = 30.0
+#: Blobs that are sent at the same time.
+ABREAST = 4
 #: How much of what the login printed before the greeting is kept, in bytes.
 NOISE_LIMIT = 64 * 1024
 
@@ -75,7 +78,8 @@ class Sender:
         self._channel = channel
         self._changed = threading.Condition()
         self._control: collections.deque[bytes] = collections.deque()
-        self._blobs: collections.deque[_Blob] = collections.deque()
+        self._blobs: collections.OrderedDict[str, _Blob] = collections.OrderedDict()
+        self._turn = 0
         self._busy = False
         self._closed = False
         threading.Thread(target=self._run, name=f"opsctl-send-{name}", daemon=True).start()
@@ -87,11 +91,10 @@ class Sender:
             self._changed.notify_all()
 
     def put_blob(self, sha: str, source: BlobSource, offset: int) -> None:
-        """Send a blob from ``offset`` on, unless it is on its way."""
+        """Send a blob from ``offset`` on; if it is on its way, it goes on from there instead."""
         with self._changed:
-            if all(blob.sha != sha for blob in self._blobs):
-                self._blobs.append(_Blob(sha, source, offset))
-                self._changed.notify_all()
+            self._blobs[sha] = _Blob(sha, source, offset)
+            self._changed.notify_all()
 
     def flush(self, timeout: float) -> None:
         """Wait until the control frames are sent, at most ``timeout`` seconds."""
@@ -119,22 +122,23 @@ class Sender:
                     data = self._next_chunk()
                 if data is not None:
                     self._channel.send(data)
-        except OSError:
+        except (OSError, EOFError):
             pass  # the reader finds out why
         finally:
             self.close()
-            while self._blobs:
-                self._blobs.popleft().close()
+            for blob in self._blobs.values():
+                blob.close()
 
     def _next_chunk(self) -> bytes | None:
+        """From the first few blobs by turns: a small one never waits for a big one, and few files are open at a time."""
         with self._changed:
-            blob = self._blobs[0]
+            first = list(itertools.islice(self._blobs.values(), ABREAST))
+            self._turn += 1
+            blob = first[self._turn % len(first)]
         data = blob.next_frame()  # reads the file: outside the lock
         with self._changed:
-            if data is None:
-                self._blobs.popleft()
-            else:
-                self._blobs.rotate(-1)
+            if data is None and self._blobs.get(blob.sha) is blob:
+                del self._blobs[blob.sha]
         return data
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -81,12 +82,17 @@ def _script(args: dict[str, Any], files: Files) -> dict[str, Any]:
 
 def content_of(path: str, files: Files) -> dict[str, Any]:
     """A controller file as it travels: short text inline, anything else as a blob."""
-    data = files.read(path)
-    if len(data) <= INLINE_LIMIT:
-        try:
-            return {"content": data.decode()}
-        except UnicodeDecodeError:
-            pass
+    try:
+        large = os.path.getsize(path) > INLINE_LIMIT
+    except OSError:
+        large = False  # reading it says what is wrong
+    if not large:  # a large one must never be in memory as a whole
+        data = files.read(path)
+        if len(data) <= INLINE_LIMIT:
+            try:
+                return {"content": data.decode()}
+            except UnicodeDecodeError:
+                pass
     return {"blob": files.blob(path)}
 
 
