@@ -24,12 +24,12 @@ def help_argv(spec: Mapping[str, Any]) -> Optional[List[str]]:
 def known_flags(help_text: str) -> Set[str]:
     """All flags that a help text introduces (`--max-model-len`, `-tp`); empty if it is no help of argparse."""
     known: Set[str] = set()
-    usage = True
+    usage = False
     for line in help_text.splitlines():
-        if usage and line.startswith(("usage:", " ")):
-            known.update(_OPTION.findall(line))
+        usage = line.startswith("usage:") or (usage and line.startswith(" "))
+        if usage:
+            known.update(_OPTION.findall(re.sub(r"\{[^}]*\}", "", line)))
             continue
-        usage = not known and usage
         if _LINE.match(line):
             # Only what stands before the description: options are separated by commas, text by two blanks.
             head = re.split(r"(?<=\S) {2,}", line.strip())[0]

@@ -77,6 +77,8 @@ _WAITING = re.compile(
     r"No available shared memory broadcast block|Waiting for \d+ (?:local|remote)|Waiting for .* to start"
 )
 _DIGITS = re.compile(r"[\d.,:]+")
+#: What tells a phase stands at the beginning of a line; some engines print their whole configuration in one.
+_LONG = 1000
 #: How many different shapes of lines are remembered.
 _SHAPES = 4000
 
@@ -137,7 +139,7 @@ class PhaseParser:
         return ", ".join("%s %s" % (phase, _duration(took)) for phase, took in parts)
 
     def _piece(self, line: Entry, at: Optional[float]) -> Optional[Phase]:
-        text = line.text
+        text = line.text[:_LONG]
         if "server_args=" in text:
             self._sglang = True
         if _BEGIN.search(text) and PHASES.index(self.current.phase) > PHASES.index("config"):
@@ -159,7 +161,7 @@ class PhaseParser:
         return self._within(text) or self.current
 
     def _phase(self, text: str) -> Optional[str]:
-        if _FETCH.search(text):
+        if "%|" in text and _FETCH.search(text):
             return "weights"
         for phase, pattern in _MARKERS:
             if pattern.search(text):
@@ -209,7 +211,7 @@ class PhaseParser:
         if _DRAFT.search(text):
             self._draft = True
             return Phase("weights", self._title("weights"))
-        fetched = _FETCH.findall(text)
+        fetched = _FETCH.findall(text) if "%|" in text else []
         if fetched:
             return Phase("weights", "downloading the model %s%%" % fetched[-1], int(fetched[-1]), 100)
         shards = _SHARDS.findall(text)
@@ -228,8 +230,8 @@ class PhaseParser:
     def _count(self, text: str) -> None:
         if _WAITING.search(text):
             return
-        bar = _SHARDS.search(text) or _PERCENT.search(text) or _FETCH.search(text)
-        if bar is None and noise(text):
+        bar = "%" in text and bool(_SHARDS.search(text) or _PERCENT.search(text) or _FETCH.search(text))
+        if not bar and noise(text):
             return
         # A bar moves when its numbers do; other lines are new when they differ in more than numbers.
         shape = text if bar else _DIGITS.sub("0", text)

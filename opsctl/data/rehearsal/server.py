@@ -175,6 +175,10 @@ class Killed(Exception):
     """SIGTERM or SIGINT arrived."""
 
 
+class Gone(Exception):
+    """The process at the other end is no more."""
+
+
 class Process:
     """One process of the server: its name in ``ps``, its prefix in the log."""
 
@@ -184,6 +188,7 @@ class Process:
         self.rank = rank
         self.sglang = opts.style == "sglang"
         self.stopping = False
+        self.peer: socket.socket | None = None  #: whose end is noticed while this process waits
 
     def become(self) -> None:
         """Take the name that the real process has, and its way with signals."""
@@ -220,14 +225,21 @@ class Process:
         for line in text.split("\n"):
             emit(head + line)
 
+    def wait(self, seconds: float) -> None:
+        """Wait. Raises `Gone` when the process at the other end is no more."""
+        if self.peer is None:
+            time.sleep(seconds)
+        elif select.select([self.peer], [], [], seconds)[0] and not self.peer.recv(1, socket.MSG_PEEK):
+            raise Gone
+
     def spend(self, part: float = 1.0) -> None:
         """Take the time that a phase takes."""
-        time.sleep(self.opts.slow * part)
+        self.wait(self.opts.slow * part)
 
     def hang(self, phase: str) -> None:
         """Never come back from ``phase``, if that is what is rehearsed."""
         while self.opts.hang == phase:
-            time.sleep(60.0)
+            self.wait(60.0)
             if not self.sglang:
                 self.say(
                     "No available shared memory broadcast block found in 60 seconds. This typically happens when some "
@@ -335,12 +347,19 @@ class Worker(Process):
 
     def main(self, engine: socket.socket) -> int:
         """Do what the engine says until it is gone."""
+        self.peer = engine
+        try:
+            return self._obey(engine)
+        except Gone:
+            if not self.sglang:
+                self.say("Parent process exited, terminating worker queues", "multiproc_executor.py:843")
+            return 0
+
+    def _obey(self, engine: socket.socket) -> int:
         while True:
             word = hear(engine)
             if not word:
-                if not self.sglang:
-                    self.say("Parent process exited, terminating worker queues", "multiproc_executor.py:843")
-                return 0
+                raise Gone
             self.hang(word)
             getattr(self, word.replace("-", "_"))()
             if self.fails(word) and not self.rank and word != "kv-cache":
@@ -482,11 +501,16 @@ class Engine(Process):
 
     @staticmethod
     def _step(step: str, workers: list[socket.socket]) -> bool:
-        """Whether all workers did it; every one is waited for."""
+        """Whether all workers did it."""
         for peer in workers:
             tell(peer, step)
-        answers = [hear(peer) for peer in workers]
-        return all(answer == "done" for answer in answers)
+        busy = list(workers)
+        while busy:
+            for peer in select.select(busy, [], [])[0]:
+                if hear(peer) != "done":
+                    return False
+                busy.remove(peer)
+        return True
 
     def _kv_cache(self) -> bool:
         self.spend()
@@ -563,6 +587,8 @@ class Api(Process):
             if code is None:
                 self._listen()
                 code = self._serve()
+        except Gone:
+            code = self._engine_failed()
         except Killed:
             code = self._stop()
         return code
@@ -599,6 +625,7 @@ class Api(Process):
             self.say("Chunked prefill is enabled with max_num_batched_tokens=2048.", "scheduler.py:224")
         engine = Engine(opts, "TP0", 0) if self.sglang else Engine(opts, "EngineCore_DP0")
         self.pid, self.engine = fork(engine, [self.server.socket])
+        self.peer = self.engine
         if hear(self.engine) != "ready":
             return self._engine_failed()
         self.alive = True
