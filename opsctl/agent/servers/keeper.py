@@ -286,7 +286,7 @@ class Keeper:
             {
                 "format": FORMAT, "nonce": self.nonce, "hash": self.spec.get("hash"), "pid": identity(process.pid),
                 "keeper": identity(os.getpid()), "session": process.pid, "started": began, "restarts": self.restarts,
-                "log": self.log.number, "unit": self.unit,
+                "log": self.log.number, "unit": self.unit, "init": identity(1)[1],
             },
         )  # fmt: skip
         status = self._watch(process)

@@ -53,7 +53,9 @@ def describe(server: Server, ask: bool = True) -> Dict[str, Any]:
             )
         elif server.stopped_by():
             out["detail"] = "stopped by %s" % server.stopped_by()
-        elif end:
+        elif end.get("asked"):
+            out["detail"] = "stopped with the machine, or by a signal to its keeper"
+        elif end or launch:
             out.update(state="failed", detail=how(end))
         if end.get("at"):
             out["ended"] = end["at"]

@@ -55,7 +55,8 @@ def members(folder: str, launch: Dict[str, Any], unit: Optional[str] = None) -> 
     every = processes()
     found: Set[int] = set()
     main, keeper = launch.get("pid") or [0, "", ""], launch.get("keeper") or [0, "", ""]
-    if main[2:] == identity(os.getpid())[2:]:  # the same boot
+    # Sessions of another boot, or of another life of this container, are other sessions with the same numbers.
+    if main[2:] == identity(os.getpid())[2:] and launch.get("init", "") == identity(1)[1]:
         since = int(keeper[1] or main[1] or 0)
         sessions = {number for number in (launch.get("session"), keeper[0]) if number}
         found |= {one.pid for one in every.values() if one.session in sessions and one.start >= since}
