@@ -39,16 +39,61 @@ def state_dir() -> str:
     return os.path.join(base, "opsctl", machine)
 
 
+def foreign(path: str, uid: int) -> str:
+    """Why others than root and user ``uid`` could change what is found at ``path``, be it on the way there; else ""."""
+    at, rest, links = "/", os.path.abspath(path).split("/"), 0
+    while True:
+        st = os.lstat(at)
+        link = stat.S_ISLNK(st.st_mode)
+        if st.st_uid not in (0, uid):
+            return "%s belongs to user %d" % (at, st.st_uid)
+        # In a directory like /tmp, where everybody may write, what is there can be replaced by its owner only.
+        if not link and st.st_mode & 0o022 and not st.st_mode & stat.S_ISVTX and not _private(st):
+            return "%s can be written by others (mode %04o)" % (at, stat.S_IMODE(st.st_mode))
+        if link:
+            links += 1
+            if links > 40:
+                return "%s: too many links" % path
+            target = os.readlink(at)
+            at, rest = "/" if target[0] == "/" else os.path.dirname(at), target.split("/") + rest
+        name = ""
+        while rest and name in ("", "."):
+            name = rest.pop(0)
+        if name in ("", "."):
+            return ""
+        at = os.path.dirname(at) if name == ".." else os.path.join(at, name)
+
+
+def _private(st: os.stat_result) -> bool:
+    """Whether only a group may write that has no member but its owner, as homes often have it (umask 002)."""
+    if st.st_mode & 0o002 or st.st_gid == 0:
+        return not st.st_mode & 0o002
+    try:
+        import grp
+        import pwd
+
+        group, owner = grp.getgrgid(st.st_gid), pwd.getpwuid(st.st_uid)
+    except (ImportError, KeyError):
+        return False
+    return group.gr_name == owner.pw_name and not set(group.gr_mem) - {owner.pw_name}
+
+
 def private_dir(path: str) -> str:
-    """Make ``path`` ours alone; refuse one that another user owns or can write (contracts 5)."""
+    """Make ``path`` ours alone; refuse one that another user owns or can write, or could replace (contracts 5)."""
     if not os.path.isdir(path):
         parent = os.path.dirname(path)
         if not os.path.isdir(parent):
             private_dir(parent)
+        reason = foreign(parent, os.geteuid())
         try:
-            os.mkdir(path, 0o700)
+            if not reason:
+                os.mkdir(path, 0o700)
         except FileExistsError:
             pass
+    else:
+        reason = foreign(os.path.dirname(path), os.geteuid())
+    if reason:
+        raise OSError("%s: another user could change what opsctl keeps in %s" % (reason, path))
     st = os.lstat(path)
     if not stat.S_ISDIR(st.st_mode) or st.st_uid != os.geteuid():
         raise OSError(
@@ -114,10 +159,13 @@ def store(root: str, files: Dict[str, str]) -> None:
                     doraise=True,
                     invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
                 )
+        os.mkdir(os.path.dirname(record(tmp)), 0o700)
+        with open(record(tmp), "w") as f:
+            f.write(byte_code(tmp))
         try:
             os.rename(tmp, root)
         except OSError:
-            if not os.path.isdir(root) or digest(stored(root)) != digest(files):
+            if not intact(root, digest(files)) or not compiled(root):
                 # A broken older copy, or a link put there by somebody: out of the way, never written through.
                 os.rename(root, tmp + ".old")
                 os.rename(tmp, root)
@@ -126,11 +174,41 @@ def store(root: str, files: Dict[str, str]) -> None:
         shutil.rmtree(tmp, ignore_errors=True)
 
 
-def compiled(root: str) -> bool:
-    """True when this interpreter's byte code is in the cache (a second Python on the node has its own)."""
-    import importlib.util
+def intact(root: str, wanted: str) -> bool:
+    """Whether the sources under ``root`` are those with the hash ``wanted``."""
+    try:
+        return not os.path.islink(root) and os.path.isdir(root) and digest(stored(root)) == wanted
+    except (OSError, ValueError):
+        return False
 
-    return os.path.exists(importlib.util.cache_from_source(os.path.join(root, "opsctl_agent", "main.py")))
+
+def byte_code(root: str) -> str:
+    """What tells this interpreter's byte code under ``root`` from what somebody or a crash made of it."""
+    tail, out = "." + str(sys.implementation.cache_tag) + ".pyc", []
+    for base, dirs, names in os.walk(root):
+        dirs.sort()
+        for name in sorted(names):
+            if name.endswith(tail):
+                st = os.lstat(os.path.join(base, name))
+                out.append("%s %d %d\n" % (name, st.st_size, st.st_mtime_ns))
+    return "".join(out)
+
+
+def record(root: str) -> str:
+    """Where is kept how this interpreter's byte code was when it was written."""
+    return os.path.join(root, "__pycache__", str(sys.implementation.cache_tag))
+
+
+def compiled(root: str) -> bool:
+    """True when this interpreter's byte code is in the cache (a second Python on the node has its own) and whole.
+
+    A node that loses its power just after the first run may have files there without their content.
+    """
+    try:
+        with open(record(root)) as f:
+            return f.read() == byte_code(root)
+    except (OSError, ValueError):
+        return False
 
 
 def read_exact(n: int) -> bytes:
@@ -175,15 +253,12 @@ def main() -> None:
     try:
         cache = private_dir(os.path.join(state_dir(), "agents"))
         root = os.path.join(cache, agent_hash[:32])
-        if not os.path.isdir(root) or os.lstat(root).st_uid != os.geteuid() or digest(stored(root)) != agent_hash:
+        if not intact(root, agent_hash):
             send({"t": "need-agent"})
             files, early = receive(agent_hash)
             store(root, files)
         elif not compiled(root):
-            store(root + ".again", stored(root))
-            os.rename(root, root + ".old")
-            os.rename(root + ".again", root)
-            __import__("shutil").rmtree(root + ".old", ignore_errors=True)
+            store(root, stored(root))
     except Exception as exc:
         send(
             {

@@ -4,61 +4,58 @@ import importlib.util
 import marshal
 import os
 import sys
-from typing import Any, Dict, Tuple
-
-#: Modules of which a copy is written to disk: they outlive the agent.
-SOURCES = ("opsctl_agent.servers.keeper",)
+from typing import Any, Dict
 
 
 class Finder:
-    """Imports from marshalled code: {module: (is package, code)}; the sources of `SOURCES` come with it."""
+    """Imports from sources: {path below the agent's root: text}. A module is compiled when it is imported."""
 
-    def __init__(self, code: Dict[str, Tuple[bool, Any]]) -> None:
-        self._code = code
+    def __init__(self, files: Dict[str, str]) -> None:
+        self._files = files
+
+    def _path(self, name: str) -> str:
+        path = name.replace(".", "/")
+        return path + "/__init__.py" if path + "/__init__.py" in self._files else path + ".py"
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name not in self._code:
+        found = self._path(name)
+        if found not in self._files:
             return None
-        return importlib.util.spec_from_loader(name, self, is_package=self._code[name][0])  # type: ignore[arg-type]
+        return importlib.util.spec_from_loader(name, self, is_package=found.endswith("/__init__.py"))  # type: ignore[arg-type]
 
-    def get_source(self, name: str) -> Any:
-        """The source of a module that is run as a program of its own; None of others."""
-        return self._code.get("source " + name, (False, None))[1]
+    def get_source(self, name: str) -> str:
+        """The source of a module (one is run as a program of its own)."""
+        return self._files[self._path(name)]
 
     def create_module(self, spec: Any) -> None:
         return None
 
     def exec_module(self, module: Any) -> None:
-        exec(self._code[module.__name__][1], module.__dict__)
+        name = module.__name__
+        exec(compile(self.get_source(name), self._path(name), "exec", dont_inherit=True), module.__dict__)
 
 
 def use(data: bytes) -> None:
-    """Import the agent from ``data`` (see `compiled`) from now on."""
+    """Import the agent from ``data`` (see `sources`) from now on."""
     sys.meta_path.insert(0, Finder(marshal.loads(data)))
 
 
-def compiled(root: str) -> bytes:
-    """The agent below ``root`` as marshalled code, its byte code taken from the cache where it is there."""
-    out: Dict[str, Tuple[bool, Any]] = {}
-    for base, dirs, names in os.walk(os.path.join(root, "opsctl_agent")):
-        dirs[:] = sorted(d for d in dirs if d != "__pycache__")
-        for name in sorted(names):
-            if not name.endswith(".py"):
-                continue
-            path = os.path.join(base, name)
-            module = os.path.relpath(path, root)[:-3].replace(os.sep, ".")
-            package = module.endswith(".__init__")
-            out[module[: -len(".__init__")] if package else module] = (package, _code(path))
-            if module in SOURCES:
-                with open(path, encoding="utf-8") as source:
-                    out["source " + module] = (False, source.read())
-    return marshal.dumps(out)
+def sources(root: str) -> bytes:
+    """The agent below ``root``, read once and checked by its hash, which is the name of the directory. Raises Fail.
 
+    What another user runs is what was checked: neither byte code nor a second look at the files comes in between.
+    """
+    # This module itself is run without its package (see `sudo`): it imports nothing of it at its top.
+    from . import boot
+    from .kinds import Fail
 
-def _code(path: str) -> Any:
     try:
-        with open(importlib.util.cache_from_source(path), "rb") as cached:
-            return marshal.loads(cached.read()[16:])
-    except (OSError, ValueError, EOFError):
-        with open(path, encoding="utf-8") as source:
-            return compile(source.read(), path, "exec")
+        files = boot.stored(root)
+    except (OSError, ValueError) as exc:
+        raise Fail("the agent in %s cannot be read: %s" % (root, exc)) from None
+    if not boot.digest(files).startswith(os.path.basename(root)):
+        raise Fail(
+            "the agent in %s was changed after it was checked: it is not run as another user" % root,
+            hint="see who can write there; the next run replaces it",
+        )
+    return marshal.dumps(files)

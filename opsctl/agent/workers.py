@@ -1,55 +1,34 @@
 """The supervisor's side of its workers: started once for each user, by a fork or by sudo (contracts 5)."""
 
-import base64
 import os
 import pwd
 import select
 import signal
-import subprocess
-import sys
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Callable, Dict, List, Optional
 
 from . import boot, memory
 from .kinds import Fail
 from .worker import Link, Worker
 
-#: Seconds that sudo may take to start a worker. It asks nobody (`-n`, or the password on its standard input).
-SUDO_DEADLINE = 30.0
 #: Seconds a worker has to stop its task's processes before it is killed itself.
 GRACE = 8.0
-
-# Runs under sudo: reads the compiled agent from its standard input and imports it from memory, so that a privileged
-# process never executes a file that the login user can write. Arguments: length, mark, directory for state.
-STUB = """
-import sys, os, marshal
-n = int(sys.argv[1])
-data = b""
-while len(data) < n:
-    piece = os.read(0, min(65536, n - len(data)))
-    if not piece: sys.exit(95)
-    data += piece
-memory = {"__name__": "memory"}
-exec(marshal.loads(data)["opsctl_agent.memory"][1], memory)
-memory["use"](data)
-from opsctl_agent import boot
-from opsctl_agent.worker import Link, Worker
-out = os.dup(1)
-null = os.open(os.devnull, os.O_WRONLY)
-os.dup2(null, 1)
-os.dup2(null, 2)
-os.write(out, sys.argv[2].encode())
-Worker(Link(0, out), boot.state_dir()).serve()
-"""
 
 
 class WorkerHandle:
     """A running worker."""
 
-    def __init__(self, pid: int, link: Link, user: str) -> None:
+    def __init__(self, pid: int, link: Link, user: str, terminal: Optional[int] = None) -> None:
         self.pid = pid
         self.link = link
         self.user = user
+        self.terminal = terminal
+
+    def release(self) -> None:
+        """Give back the terminal that sudo wanted."""
+        if self.terminal is not None:
+            os.close(self.terminal)
+            self.terminal = None
 
     def readable(self, timeout: float) -> bool:
         return bool(self.link._ready) or bool(select.select([self.link.read_fd], [], [], timeout)[0])
@@ -84,7 +63,7 @@ def fork_worker(state_dir: str, user: str, root: Optional[str] = None) -> Worker
             pwd.getpwnam(user)
         except KeyError:
             raise Fail("there is no user `%s` on the node" % user, needs=[("user", user)]) from None
-        code = memory.compiled(root)
+        code = memory.sources(root)
     to_child = os.pipe()
     from_child = os.pipe()
     pid = os.fork()
@@ -107,79 +86,10 @@ def fork_worker(state_dir: str, user: str, root: Optional[str] = None) -> Worker
 
 def sudo_worker(user: str, root: str, password: Optional[str], cancelled: Callable[[], bool]) -> WorkerHandle:
     """A worker as ``user``: `sudo -n`, else `sudo -S` with the password, one attempt. Raises Fail."""
-    code = memory.compiled(root)
-    mark = "\n<<opsctl worker %s>>\n" % base64.b16encode(os.urandom(8)).decode()
-    tail = ["-H", "-u", user, "--", sys.executable, "-I", "-c", STUB, str(len(code)), mark]
-    attempts = [["sudo", "-n", *tail]] + ([["sudo", "-S", "-k", "-p", "", *tail]] if password is not None else [])
-    said = ""
-    for argv in attempts:
-        try:
-            proc = subprocess.Popen(
-                argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                cwd="/",
-                env={**os.environ, "LC_ALL": "C", "LANGUAGE": "C"},
-            )
-        except FileNotFoundError:
-            raise Fail(
-                "become needs sudo, and the node has no `sudo`", hint="install sudo there, or log in as %s" % user
-            ) from None
-        assert proc.stdin is not None and proc.stdout is not None and proc.stderr is not None
-        try:
-            if "-S" in argv:
-                proc.stdin.write((password or "").encode("utf-8") + b"\n")
-            proc.stdin.write(code)
-            proc.stdin.flush()
-        except (BrokenPipeError, OSError):
-            pass
-        if _marked(proc, mark.encode(), cancelled):
-            os.set_blocking(proc.stdout.fileno(), True)
-            link = Link(os.dup(proc.stdout.fileno()), os.dup(proc.stdin.fileno()))
-            # `subprocess` keeps the object of a child that runs, and with it the pipe: the worker would see no end.
-            proc.stdin.close()
-            proc.stdout.close()
-            proc.stderr.close()
-            return WorkerHandle(proc.pid, link, user)
-        proc.kill()
-        said = proc.communicate()[1].decode("utf-8", "replace").strip() or said
-        if "-n" in argv and not _wants_password(said):
-            break
-    raise Fail(_sudo_message(user, said, password is not None), stderr=said)
+    from . import sudo
 
-
-def _wants_password(said: str) -> bool:
-    return "password" in said or "authentication" in said or not said
-
-
-def _sudo_message(user: str, said: str, tried: bool) -> str:
-    if "tty" in said and "password" not in said:
-        return "sudo wants a terminal (requiretty): add `Defaults !requiretty` for this user to the node's sudoers"
-    if _wants_password(said) and not tried:
-        return (
-            "sudo wants a password to become %s: give one with -K, or allow it with a NOPASSWD line in sudoers" % user
-        )
-    if tried and ("incorrect password" in said or "try again" in said or "Authentication failed" in said):
-        return "sudo refused the password to become %s; it was tried once, and not again" % user
-    return "sudo does not let us become %s: %s" % (user, said.splitlines()[-1] if said else "it said nothing")
-
-
-def _marked(proc: Any, mark: bytes, cancelled: Callable[[], bool]) -> bool:
-    """Wait for the worker's first words; what sudo or a PAM module prints before them is skipped."""
-    fd = proc.stdout.fileno()
-    seen = b""
-    deadline = time.monotonic() + SUDO_DEADLINE
-    while time.monotonic() < deadline and not cancelled():
-        if select.select([fd], [], [], 0.2)[0]:
-            data = os.read(fd, 1)
-            if not data:
-                return False
-            seen = (seen + data)[-len(mark) :]
-            if seen == mark:
-                return True
-    return False
+    started = sudo.start(user, root, password, cancelled)
+    return WorkerHandle(started.pid, Link(started.read_fd, started.write_fd), user, started.terminal)
 
 
 class Workers:
@@ -194,6 +104,8 @@ class Workers:
         self.cancelled = False
         self._by_user: Dict[str, WorkerHandle] = {login_user: fork_worker(state_dir, login_user)}
         self._refused: Dict[str, Fail] = {}
+        #: The password was refused in this run: it is not tried for anybody else.
+        self.password_refused = False
 
     def get(self, user: Optional[str]) -> WorkerHandle:
         """The worker of a user, started if need be. Raises Fail, once asked always the same (one attempt per run)."""
@@ -205,8 +117,12 @@ class Workers:
                 if os.geteuid() == 0:
                     self._by_user[name] = fork_worker(self.state_dir, name, self.root)
                 else:
-                    self._by_user[name] = sudo_worker(name, self.root, self.password, lambda: self.cancelled)
+                    password = None if self.password_refused else self.password
+                    self._by_user[name] = sudo_worker(name, self.root, password, lambda: self.cancelled)
             except Fail as exc:
+                if self.password_refused and "password" in exc.msg:
+                    exc.msg += " (the one that was given was refused before, and is not tried again)"
+                self.password_refused = self.password_refused or bool(exc.result.get("password_refused"))
                 self._refused[name] = exc
                 raise
         return self._by_user[name]
@@ -230,6 +146,7 @@ class Workers:
         except (ProcessLookupError, PermissionError):
             pass
         handle.link.close()
+        handle.release()
         if handle.user == self.login_user:
             self._by_user[handle.user] = fork_worker(self.state_dir, handle.user)
 
@@ -246,3 +163,4 @@ class Workers:
                 except ChildProcessError:
                     break
                 time.sleep(0.002)
+            handle.release()

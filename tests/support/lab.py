@@ -61,6 +61,7 @@ for home in /root /home/{ADMIN} /home/{CLERK} /home/{GUEST}; do
     chmod 0700 "$home/.ssh"
     chown --reference="$home" "$home/.ssh"
 done
+localedef -i pt_BR -f UTF-8 pt_BR.UTF-8
 rm -f /etc/ssh/ssh_host_*
 mkdir -p /etc/ssh/sshd_config.d
 printf 'HostKey /etc/ssh/ssh_host_ed25519_key\\nMaxStartups 100\\nUseDNS no\\n' > /etc/ssh/sshd_config.d/lab.conf
@@ -106,12 +107,13 @@ class Recipe:
         return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-#: A small server as one rents it: systemd, sshd, sudo, Python; libpam-systemd gives logins their scopes.
+#: A small server as one rents it: systemd, sshd, sudo, Python, a Brazilian locale; libpam-systemd gives logins their
+#: scopes.
 SERVER = Recipe(
     "server",
     (
         "systemd", "systemd-sysv", "libpam-systemd", "dbus", "dbus-user-session", "openssh-server",
-        "python3", "iproute2", "sudo", "ca-certificates",
+        "python3", "iproute2", "sudo", "ca-certificates", "locales",
     ),
     _SETUP,
 )  # fmt: skip
@@ -206,8 +208,9 @@ def _mounts_below(directory: Path) -> list[str]:
 class LabNode:
     """One booted machine. Its files lie under ``root`` (but /run and /tmp, which are its own tmpfs)."""
 
-    def __init__(self, lab: Lab, name: str, address: str) -> None:
+    def __init__(self, lab: Lab, name: str, address: str, binds: Mapping[str, Path]) -> None:
         self.lab = lab
+        self.binds = binds
         self.name = name
         self.address = address
         self.directory = lab.directory / name
@@ -262,6 +265,7 @@ class LabNode:
             "systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--boot", f"--directory={self.root}",
             f"--machine={self._machine}", f"--network-bridge={self.lab.bridge}", "--console=passive",
             "--resolv-conf=off", "--timezone=off", "--link-journal=no",
+            *(f"--bind={source}:{place}" for place, source in self.binds.items()),
         ]  # fmt: skip
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -397,6 +401,10 @@ class LabNode:
         """Run a shell command in the node over SSH, as ``user``."""
         return _run(["ssh", *self.lab.ssh_options, f"{user}@{self.address}", command], check=check)
 
+    def hang_up(self, user: str) -> None:
+        """End the connections of ``user`` at once, as a lost link does: the login is over, nothing was said."""
+        self.run(["pkill", "-KILL", "-f", f"^sshd: {user}[@ ]"], check=False)
+
     def processes(self) -> list[int]:
         """The pids of all that runs in the node."""
         found = []
@@ -445,9 +453,12 @@ class Lab:
             "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes",
         ]  # fmt: skip
 
-    def node(self, name: str, *, start: bool = True) -> LabNode:
-        """A new node with the host name ``name``, booted unless ``start`` is false."""
-        node = LabNode(self, name, str(next(self._addresses)))
+    def node(self, name: str, *, start: bool = True, binds: Mapping[str, Path] | None = None) -> LabNode:
+        """A new node with the host name ``name``, booted unless ``start`` is false.
+
+        ``binds`` are directories of this machine that it sees at its own places: {"/home/x": Path}.
+        """
+        node = LabNode(self, name, str(next(self._addresses)), binds or {})
         self.nodes.append(node)
         return node.start() if start else node
 
