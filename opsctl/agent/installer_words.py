@@ -5,6 +5,7 @@ import time
 from typing import TYPE_CHECKING, Callable, List, Tuple
 
 from .kinds import Fail
+from .requirements import masked
 
 if TYPE_CHECKING:
     from . import process
@@ -31,13 +32,13 @@ class Follow:
 
 
 _MEANINGS = (
-    (re.compile(r"\s*Resolved (\d+) packages?"), "resolved %s packages"),
+    (re.compile(r"\s*Resolved (\d+ packages?)"), "resolved %s"),
     (re.compile(r"\s*(?:Downloading|Fetching) ([\w.-]+ \([\d.]+ ?\w+\))"), "downloading %s"),
     (re.compile(r"\s*Downloading (?:https?://\S*/)?([\w.+-]+\.(?:whl|gz|zip)\S* \([\d.]+ ?\w+\))"), "downloading %s"),
     (re.compile(r"\s*Downloaded ([\w.-]+)"), "downloaded %s"),
     (re.compile(r"\s*(?:Building wheel for|Building) ([\w.-]+)"), "building %s"),
     (re.compile(r"\s*Built ([\w.-]+)"), "built %s"),
-    (re.compile(r"\s*Prepared (\d+) packages?"), "prepared %s packages"),
+    (re.compile(r"\s*Prepared (\d+ packages?)"), "prepared %s"),
     (re.compile(r"Collecting ([^\s;(]+)"), "resolving %s"),
     (re.compile(r"\s*Updating (\S+)"), "fetching %s"),
 )
@@ -53,7 +54,8 @@ def meaning(line: str) -> str:
     """What a line of an installer's output says about its progress; '' if nothing."""
     found = re.match(r"Installing collected packages: (.+)$", line)
     if found:
-        return "installing %d packages" % len(found.group(1).split(", "))
+        count = len(found.group(1).split(", "))
+        return "installing %d package%s" % (count, "" if count == 1 else "s")
     for pattern, text in _MEANINGS:
         match = pattern.match(line)
         if match is not None:
@@ -63,9 +65,10 @@ def meaning(line: str) -> str:
 
 def failed(done: "process.Completed", program: str, doing: str) -> Fail:
     """An installer's failure: the package, and the resolver's own reason."""
-    cause, hint = reason(done.stdout, done.stderr)
+    stdout, stderr = masked(done.stdout), masked(done.stderr)
+    cause, hint = reason(stdout, stderr)
     package = culprit(cause)
-    cause = cause or done.tail() or done.why()
+    cause = cause or masked(done.tail()) or done.why()
     lower = cause.lower()
     if re.search(r"no space left|disk quota", lower):
         hint = "free some space; uv's cache and the environment may be on different file systems (UV_CACHE_DIR)"
@@ -80,7 +83,7 @@ def failed(done: "process.Completed", program: str, doing: str) -> Fail:
     return Fail(
         "could not %s%s" % (doing, ": %s" % package if package else ""), cause=cause, hint=hint, rc=done.rc,
         needs=[("package", ""), ("any", "")], package=package, installer=program,
-        stdout=done.stdout[-4000:], stderr=done.stderr[-4000:],
+        stdout=stdout[-4000:], stderr=stderr[-4000:],
     )  # fmt: skip
 
 

@@ -50,6 +50,11 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def masked(text: str) -> str:
+    """``text`` without the credentials of the addresses in it."""
+    return re.sub(r"(://)[^/@\s]+@", r"\1***@", text)
+
+
 # Versions
 
 
@@ -161,7 +166,7 @@ def parse(text: str) -> Requirement:
     for clause in spec.split(",") if spec else []:
         if not _CLAUSE.match(clause):
             raise BadRequirement("%r: %r is no version clause (write `==1.2`, `>=1,<2`)" % (whole, clause))
-    extras = tuple(sorted(normal(extra) for extra in (match["extras"] or "").split(",") if extra.strip()))
+    extras = tuple(sorted(normal(extra.strip()) for extra in (match["extras"] or "").split(",") if extra.strip()))
     marker = (match["marker"] or "").strip()
     if marker:
         evaluate(marker, environment("3.12"))  # raises for one that cannot be read
@@ -169,6 +174,8 @@ def parse(text: str) -> Requirement:
 
 
 def _is_place(body: str) -> bool:
+    if re.match(r"[\w.-]+\s*(?:\[[^\]]*\])?\s*@", body):  # `name @ address`
+        return False
     return bool(_URL.match(body)) or body.startswith((".", "/", "~")) or body.endswith((".whl", ".tar.gz", ".zip"))
 
 
@@ -177,7 +184,7 @@ def _place(place: str, marker: str, text: str, editable: bool) -> Requirement:
     bracket = re.search(r"\[([\w., -]+)\]$", place)
     if bracket:
         place = place[: bracket.start()]
-        extras = tuple(sorted(normal(extra) for extra in bracket.group(1).split(",")))
+        extras = tuple(sorted(normal(extra.strip()) for extra in bracket.group(1).split(",")))
     url = place
     if not _URL.match(place):
         url = "file://" + os.path.abspath(os.path.expanduser(place))

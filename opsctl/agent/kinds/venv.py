@@ -261,8 +261,8 @@ def _compare(args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
         root = need.requirement in seen["wanted"]
         if root or need.requirement.name not in known:
             missing.append({
-                "name": need.requirement.name, "text": need.requirement.text.partition(";")[0].strip(), "root": root,
-                "have": need.have,
+                "name": need.requirement.name, "root": root, "have": need.have,
+                "text": requirements.masked(need.requirement.text.partition(";")[0].strip()),
             })  # fmt: skip
     extra: List[str] = []
     if locked:
