@@ -33,7 +33,7 @@ _STRUCTURE = (
     "\nAborted",
     "\nTerminated",
 )
-_OFTEN = (*phases.ACTIVE, '"GET /health HTTP/1.1" 200', "Download complete")
+OFTEN = (*phases.ACTIVE, '"GET /health HTTP/1.1" 200', "Download complete")
 _BARE = re.compile(rb"(?:^|[|\]:] ?)(?:Killed|Aborted|Terminated|Process [\w-]+:)")
 
 
@@ -61,7 +61,7 @@ def wanted_texts(signatures: Sequence[Signature]) -> list[str]:
         out.update(signature.when.not_seen)
         for pattern in signature.regexes:
             out.update(required_literals(pattern.pattern))
-    out.update(text for text in phases.literals() if text not in _OFTEN)
+    out.update(text for text in phases.literals() if text not in OFTEN)
     return sorted(out)
 
 
@@ -71,8 +71,8 @@ class Matcher:
     def __init__(self, signatures: Sequence[Signature], engine: str | None = None) -> None:
         self.signatures = tuple(signatures)
         words = wanted_texts(signatures)
-        self.scanner: Scanner = make_scanner(words, _OFTEN, engine)
-        plain = sorted({word.encode() for word in words} - {word.encode() for word in _OFTEN})
+        self.scanner: Scanner = make_scanner(words, OFTEN, engine)
+        plain = sorted({word.encode() for word in words} - {word.encode() for word in OFTEN})
         self._rare = len(plain)
         owners: dict[str, list[int]] = {}
         for number, signature in enumerate(self.signatures):
@@ -248,7 +248,7 @@ class _Scan:
 
 #: So many lines are tried that look like signs of life but may quote a client or report an idle server.
 _TRIES = 50
-_OFTEN_SORTED = sorted(text.encode() for text in _OFTEN)
+_OFTEN_SORTED = sorted(text.encode() for text in OFTEN)
 _WORK = frozenset(text.encode() for text in phases.ACTIVE)
 
 
