@@ -145,7 +145,8 @@ class _Scan:
             self._before(block, start, number, position)
             position, number = self._feed_while(block, start, number, number + 1)
         self._life(block, position, len(block), number)
-        self._line = number + block.count(b"\n", position)
+        cut_off = position < len(block) and not block.endswith(b"\n")  # the last line of a log may lack its newline
+        self._line = number + block.count(b"\n", position) + cut_off
         self._keep_tail(block)
 
     def _feed_while(self, block: bytes, position: int, number: int, until: int) -> tuple[int, int]:
