@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.lab import Lab, LabNode
+from tests.support.leftovers import leftovers, mounts
 from tests.support.project import Project
 
 NEEDS = ("systemd-nspawn", "debootstrap", "ip", "nsenter")
@@ -26,6 +27,19 @@ def pytest_runtest_setup() -> None:
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with Lab(tmp_path_factory.mktemp("lab")) as made:
         yield made
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test that has used the lab its running nodes are as clean as a run that is over leaves them."""
+    if "lab" not in request.fixturenames:
+        yield
+        return
+    lab: Lab = request.getfixturevalue("lab")
+    before = {node.name: mounts(node) for node in lab.nodes if node.runs}
+    yield
+    found = {node.name: leftovers(node, before.get(node.name)) for node in lab.nodes if node.runs}
+    assert not any(found.values()), f"left on the nodes after the test: {found}"
 
 
 @pytest.fixture

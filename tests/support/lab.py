@@ -320,6 +320,11 @@ class LabNode:
         raise LookupError(f"{self.name} has no PID 1 now")
 
     @property
+    def runs(self) -> bool:
+        """Whether it is booted."""
+        return self._process is not None
+
+    @property
     def boot_id(self) -> int:
         """A number that changes with each boot (the kernel's own boot id is that of the machine)."""
         return int(_stat(self.pid1)[19])

@@ -1,0 +1,163 @@
+"""Nobody else can make opsctl run or write what they like: hostile directories, links, sources and byte code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.lab import ADMIN, GUEST, Lab, LabNode
+from tests.support.project import Project, Run
+
+#: Python that proves that it ran, and as whom.
+PLANTED = "import os; open('/srv/planted/%d' % os.geteuid(), 'w').close()\n"
+#: A test per place: a login, the directory of its state.
+LOGINS = {"root": "/var/lib/opsctl", ADMIN: f"/home/{ADMIN}/.local/state/opsctl"}
+
+TASKS = json.dumps(
+    [
+        {
+            "hosts": "all",
+            "gather_facts": False,
+            "tasks": [
+                {"name": "me", "command": "id -un", "changed_when": False},
+                {"name": "root", "command": "id -un", "become": True, "changed_when": False},
+                {"name": "guest", "command": "id -un", "become": True, "become_user": GUEST, "changed_when": False},
+                {"name": "file", "copy": {"dest": "/srv/out", "content": "{{ inventory_hostname }}\n"}, "become": True},
+            ],
+        }
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def victim(lab: Lab) -> Iterator[LabNode]:
+    node = lab.node("victim")
+    yield node
+    node.stop()
+
+
+@pytest.fixture(params=LOGINS)
+def login(request: pytest.FixtureRequest, victim: LabNode, project: Project) -> str:
+    """A login of a node that has no state of opsctl's at all."""
+    user: str = request.param
+    script = f"""
+        rm -rf /var/lib/opsctl /home/*/.local /srv/planted /srv/bait /srv/out
+        install -d -m 1777 /srv/planted
+        install -d -m 0755 -o {GUEST} -g {GUEST} /srv/bait
+        chmod 0755 /var/lib /home/{ADMIN}
+    """
+    victim.run(["sh", "-c", script])
+    project.inventory(victim=victim.variables(user))
+    return user
+
+
+def refused(run: Run, reason: str) -> None:
+    """Nothing was done, and the reason is told."""
+    assert run.code == 3, run.explain()
+    assert not run.outcomes
+    said = json.dumps(run.error)
+    assert reason in said and "private directory" in said, run.explain()
+
+
+def planted(node: LabNode) -> list[str]:
+    """As whom (uid) planted code has run."""
+    return sorted(path.name for path in (node.root / "srv/planted").iterdir())
+
+
+def works(project: Project, node: LabNode, user: str) -> None:
+    run = project.deploy(TASKS).ok()
+    assert [run.task(name)["result"]["stdout"] for name in ("me", "root", "guest")] == [user, "root", GUEST]
+    assert (node.root / "srv/out").read_text() == "victim\n"
+
+
+#: What another user (or a careless administrator) has made of a place before, as shell; and the reason that is told.
+PLACES: dict[str, tuple[str, str]] = {
+    "owned by another": ("install -d -m 0755 -o {guest} -g {guest} {place}", "belongs to user"),
+    "agents of another": ("install -d -m 0700 {place} {inner} {inner}/agents; {own}; chown {guest} {inner}/agents", "not a directory of"),
+    "a link to another's": ("install -d $(dirname {place}); ln -s /srv/bait {place}; {own}", "/srv/bait belongs to user"),
+    "a link of another": (
+        "ln -s /srv/bait /srv/bait/l; chown -h {guest} /srv/bait/l; install -d $(dirname {place}); ln -s /srv/bait/l {place}; {own}",
+        "belongs to user",
+    ),
+    "a file": ("install -d $(dirname {place}); touch {place}; {own}", "not a directory of"),
+    "open to all": ("install -d -m 0777 {place}; {own}; chmod 0777 {place}", "can be written by others"),
+    "an open parent": ("install -d $(dirname {place}); {own}; chmod 0777 {parent}", "can be written by others"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_a_place_that_others_can_change_is_refused(case: str, login: str, project: Project, victim: LabNode) -> None:
+    """The agent is neither stored nor run there, and nothing is written through it."""
+    place = LOGINS[login]
+    machine = (victim.root / "etc/machine-id").read_text().strip()
+    parent = "/var/lib" if login == "root" else f"/home/{ADMIN}"
+    own = "true" if login == "root" else f"chown -hR {login}:{login} /home/{ADMIN}/.local"
+    inner = place if login == "root" else f"{place}/{machine}"
+    script, reason = PLACES[case]
+    if case == "an open parent" and login != "root":
+        script = "install -d {place}; {own}; chmod 0777 /home/admin/.local"
+    names = {"guest": GUEST, "place": place, "parent": parent, "own": own, "inner": inner}
+    victim.run(["sh", "-ec", script.format(**names)])
+    before = victim.run(["find", "/srv/bait", "-ls"]).stdout
+    refused(project.deploy(TASKS), reason)
+    assert victim.run(["find", "/srv/bait", "-ls"]).stdout == before
+    assert not (victim.root / "srv/out").exists()
+    victim.run(["chmod", "0755", parent])
+
+
+def plant(path: Path) -> None:
+    path.write_text(PLANTED + (path.read_text() if path.exists() else ""))
+
+
+def plant_code(path: Path, node: LabNode) -> None:
+    """Byte code in the place of other byte code, of the same kind."""
+    name = f"/{path.relative_to(node.root)}"
+    code = (
+        "import marshal, sys\n"
+        f"head = open({name!r}, 'rb').read(16)\n"
+        f"open({name!r}, 'wb').write(head + marshal.dumps(compile({PLANTED!r}, 'x', 'exec')))\n"
+    )
+    node.run(["python3", "-c", code])
+
+
+CHANGES: dict[str, Callable[[Path, LabNode], Any]] = {
+    "sources": lambda root, node: [plant(path) for path in root.rglob("*.py")],
+    "byte code": lambda root, node: [plant_code(path, node) for path in root.rglob("*.pyc")],
+    "cut byte code": lambda root, node: [path.write_bytes(path.read_bytes()[:20]) for path in root.rglob("*.pyc")],
+    "empty files": lambda root, node: [path.write_bytes(b"") for path in root.rglob("*.py*")],
+    "further modules": lambda root, node: [
+        plant(root / name) for name in ("json.py", "zlib.py", "opsctl_agent/pwd.py")
+    ],
+    "noise": lambda root, node: [path.write_bytes(b"\xff\xfe\x00") for path in root.rglob("w*.py")],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_cache_is_replaced(change: str, login: str, project: Project, victim: LabNode) -> None:
+    """Whatever became of the cached agent, what runs is the agent, as the login user and above all as others."""
+    works(project, victim, login)
+    state = victim.root / LOGINS[login].lstrip("/")
+    roots = list(state.glob("agents/*" if login == "root" else "*/agents/*"))
+    assert roots
+    for root in roots:
+        CHANGES[change](root, victim)
+    works(project, victim, login)
+    assert planted(victim) == []
+
+
+def test_other_users_do_not_take_the_login_users_code(victim: LabNode, project: Project) -> None:
+    """Code that the login user slips in between check and use ends the task, and is run by nobody else."""
+    project.inventory(victim=victim.variables(ADMIN))
+    victim.run(["sh", "-c", "rm -rf /srv/planted; install -d -m 1777 /srv/planted"])
+    spoil = "for f in ~/.local/state/opsctl/*/agents/*/opsctl_agent/*.py; do echo 'raise SystemExit' >> $f; done"
+    play = [
+        {"name": "spoil", "shell": spoil},
+        {"name": "root", "command": "id -un", "become": True, "changed_when": False},
+    ]
+    run = project.deploy(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": play}]))
+    assert run.code == 1 and "was changed after it was checked" in run.task("root")["error"]["what"], run.explain()
+    assert project.deploy(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": play[1:]}])).ok()

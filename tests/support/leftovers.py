@@ -1,0 +1,51 @@
+"""What opsctl has left on a lab node: processes, its lock, files of runs that are over, temporary files, mounts."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+from .lab import LabNode
+
+#: Seconds that an agent has to end after its run.
+GRACE = 15.0
+#: Where the agent keeps its state, below a node's root: root's, and those of users.
+STATES = ("var/lib/opsctl", "home/*/.local/state/opsctl/*")
+#: Where temporary files would lie that are on file systems of the node's own.
+VOLATILE = ("/tmp", "/run", "/dev/shm", "/var/tmp")
+
+
+def agents(node: LabNode) -> dict[int, str]:
+    """Pid (as this machine numbers it) -> name of every process of a segment; servers and their keepers are none."""
+    found = {}
+    for pid in node.processes():
+        with contextlib.suppress(OSError):
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+            if name in ("opsctl-run", "opsctl-worker", "opsctl-relay"):
+                found[pid] = name
+    return found
+
+
+def mounts(node: LabNode) -> set[str]:
+    """The node's mount points, without those that come and go with logins."""
+    lines = node.run(["cat", "/proc/1/mounts"]).stdout.splitlines()
+    return {line.split()[1] for line in lines if not line.split()[1].startswith("/run/")}
+
+
+def leftovers(node: LabNode, mounted: set[str] | None = None) -> list[str]:
+    """Everything that should not be there once no run is under way; ``mounted`` are the mounts of before."""
+    until = time.monotonic() + GRACE
+    while agents(node) and time.monotonic() < until:
+        time.sleep(0.05)
+    found = [f"process {pid}: {name}" for pid, name in agents(node).items()]
+    if "@opsctl-lock" in node.run(["cat", "/proc/net/unix"]).stdout:
+        found.append("the lock's socket")
+    for state in STATES:
+        found += [str(path) for path in node.root.glob(f"{state}/runs/*")]
+        found += [str(path) for path in node.root.glob(f"{state}/agents/.new-*")]
+    found += [str(path) for path in (node.directory / "upper").rglob(".opsctl-*")]
+    found += node.run(["find", *VOLATILE, "-xdev", "-name", ".opsctl-*"], check=False).stdout.split()
+    if mounted is not None:
+        found += [f"mount {place}" for place in sorted(mounts(node) - mounted)]
+    return found
