@@ -91,8 +91,14 @@ def _clean(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
             if not args.get("dry"):
                 shutil.rmtree(path, ignore_errors=True)
     if not kept:
-        removed.append(state_dir)
-        if not args.get("dry"):
+        # Servers and owed handlers are no cache: whoever wants them gone has verbs for it.
+        stays = {"servers", "handlers.json"}
+        there = sorted(os.listdir(state_dir)) if os.path.isdir(state_dir) else []
+        for name in (name for name in there if name not in stays):
+            removed.append(os.path.join(state_dir, name))
+            if not args.get("dry"):
+                shutil.rmtree(os.path.join(state_dir, name), ignore_errors=True)
+        if not stays & set(there) and not args.get("dry"):
             shutil.rmtree(state_dir, ignore_errors=True)
     return {"removed": removed, "running": kept}
 
@@ -133,6 +139,14 @@ def _server(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
     return answer(args, send, state_dir)
 
 
+def _patch(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
+    """`opsctl patch-vllm`."""
+    from .patchcall import call
+
+    return call(args, state_dir)
+
+
 OPERATIONS = {
     "ping": _ping, "facts": _facts, "run": _run, "clean": _clean, "lock": _lock, "handlers": _handlers, "server": _server,
+    "patch": _patch,
 }  # fmt: skip

@@ -60,6 +60,7 @@ def observe(
     root = found["root"]
     recovered = recover(state) if recover_first else None
     manifest = read_manifest(state)
+    files = [*files, *(path for path in (manifest or {"files": {}})["files"] if path not in files)]
     record, hashes = shipped(found.get("info"), files)
     blobs: Dict[str, str] = {}
     seen: Dict[str, Any] = {}
@@ -110,6 +111,8 @@ def observe(
 def commit(root: str, state: str, plan: Dict[str, Any], step: Step = lambda name: None) -> Dict[str, Any]:
     """Write files and manifest as one act; raises PatchFsError, and then nothing has changed.
 
+    The same commit asked for again, after its answer was lost, is recognised by its manifest (run and time).
+
     ``plan`` has ``writes`` (list of ``{"path", "before": sha256, "data": base64}``), ``manifest`` (the new one, or None
     to remove it), ``manifest_before`` (the old one), ``keep`` (contents to keep, base64), ``copies`` (list of
     ``{"path", "data"}`` to lay aside) and ``python`` (compiles, or None). Gives ``written``, ``compiled``, ``copies``
@@ -119,15 +122,18 @@ def commit(root: str, state: str, plan: Dict[str, Any], step: Step = lambda name
     _usable(root, state, [path for path, _, _ in writes])
     with Lock(state):
         _recover(state, root)
-        if read_manifest(state) != plan.get("manifest_before"):
+        now = read_manifest(state)
+        done = now == plan.get("manifest") and all(digest_of(inside(root, p)) == sha256(data) for p, _, data in writes)
+        if not done and now != plan.get("manifest_before"):
             raise PatchFsError(
                 "changed", "another opsctl has patched %s meanwhile" % root, None,
                 "look again with `opsctl patch-vllm status`",
             )
-        for data in [base64.b64decode(text) for text in plan.get("keep", ())]:
-            keep(state, data)
         copies = [lay_aside(state, item["path"], base64.b64decode(item["data"])) for item in plan.get("copies", ())]
-        _write_all(root, state, writes, plan.get("manifest"), step)
+        if not done:
+            for data in [base64.b64decode(text) for text in plan.get("keep", ())]:
+                keep(state, data)
+            _write_all(root, state, writes, plan.get("manifest"), step)
     compiled, notes = compile_all(root, [path for path, _, _ in writes], plan.get("python"))
     return {"written": [path for path, _, _ in writes], "compiled": compiled, "notes": notes, "copies": copies}
 

@@ -27,11 +27,16 @@ def answer(op: str, args: Dict[str, Any], state_dir: str) -> Dict[str, Any]:
     try:
         return {"value": OPERATIONS[op](args, state_dir)}
     except PatchFsError as exc:
-        return {"failed": {"kind": exc.kind, "what": exc.what, "cause": exc.cause, "hint": exc.hint}}
+        return failed(exc)
+
+
+def failed(exc: PatchFsError) -> Dict[str, Any]:
+    """The answer that says why nothing was done."""
+    return {"failed": {"kind": exc.kind, "what": exc.what, "cause": exc.cause, "hint": exc.hint}}
 
 
 def _observe(args: Dict[str, Any], state_dir: str) -> Dict[str, Any]:
-    found = find(args["where"], args["package"], state_dir)
+    found = args.get("found") or find(args["where"], args["package"], state_dir)
     seen = patchfs.observe(found, found["state"], args["files"], tuple(args.get("known", ())))
     seen["found"] = found
     return seen
@@ -52,7 +57,7 @@ def _importers(args: Dict[str, Any], state_dir: str) -> List[Dict[str, Any]]:
 
 def _files(args: Dict[str, Any], state_dir: str) -> Dict[str, Any]:
     """The Python files of a package, and the contents of those named in ``read``."""
-    found = find(args["where"], args["package"], state_dir)
+    found = args.get("found") or find(args["where"], args["package"], state_dir)
     names = list(patchfind.walk(found["root"], args["package"])) if "read" not in args else args["read"]
     out: Dict[str, Any] = {"names": names, "contents": {}}
     for name in args.get("read", ()):

@@ -60,18 +60,24 @@ class Lock:
         self.fd = -1
 
     def __enter__(self) -> Lock:
-        try:
-            self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
-        except OSError as exc:
-            raise failed(exc, self.path) from None
-        try:
-            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            owner = os.read(self.fd, 200).decode("utf-8", "replace").strip()
-            os.close(self.fd)
-            raise PatchFsError(
-                "locked", "another opsctl is patching this environment", owner or None, "wait for it, then run again"
-            ) from None
+        while True:
+            try:
+                os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
+                self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+            except OSError as exc:
+                raise failed(exc, self.path) from None
+            try:
+                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                owner = os.read(self.fd, 200).decode("utf-8", "replace").strip()
+                os.close(self.fd)
+                raise PatchFsError(
+                    "locked", "another opsctl is patching this environment", owner or None,
+                    "wait for it, then run again",
+                ) from None  # fmt: skip
+            if _same_file(self.fd, self.path):
+                break
+            os.close(self.fd)  # whoever had it before has removed it, as the last of what was here
         try:
             os.ftruncate(self.fd, 0)
             os.pwrite(self.fd, ("process %d since %s" % (os.getpid(), time.strftime("%H:%M:%S"))).encode(), 0)
@@ -80,7 +86,24 @@ class Lock:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        state = os.path.dirname(self.path)
+        try:
+            if not any(os.path.exists(os.path.join(state, name)) for name in ("manifest.json", "pending.json")):
+                # Nothing of ours is in this environment any more.
+                os.unlink(self.path)
+                for folder in (os.path.join(state, "blobs"), state):
+                    if os.path.isdir(folder):
+                        os.rmdir(folder)
+        except OSError:
+            pass  # copies stay for their people
         os.close(self.fd)
+
+
+def _same_file(fd: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except OSError:
+        return False
 
 
 def keep(state: str, data: bytes) -> None:

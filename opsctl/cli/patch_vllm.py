@@ -2,37 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..errors import InputUnreadable, OpsError, UsageError, worst_exit
+from ._options import Common, common
+from ._patching import Target, each
+
+if TYPE_CHECKING:
+    from ..patching.site import Site
+    from ..patching.verbs import Report
+
 F = TypeVar("F", bound=Callable[..., Any])
 
-_TARGET = [
-    click.option("--set", "names", multiple=True, metavar="NAME", help="Only this patch set; may be repeated."),
+_PLACE = [
     click.option("--root", metavar="DIR", type=click.Path(file_okay=False),
                  help="A local tree: the folder that holds the package. No SSH."),
-    click.option("--env", metavar="VENV", type=click.Path(), help="The Python environment, or its interpreter."),
-    click.option("--package", metavar="NAME", help="The sets of this package [default: vllm, if no set is named]."),
-    click.option("--json", "as_json", is_flag=True, help="JSON on stdout."),
+    click.option("--env", metavar="VENV",
+                 help="The Python environment on the hosts, or its interpreter [default: opsctl_env of each host]."),
+    click.option("--server", metavar="NAME", help="The environment that this server of the hosts runs from."),
+    click.option("--local", is_flag=True, help="--env is on this machine. No SSH."),
 ]  # fmt: skip
+_SETS = [
+    click.option("--set", "names", multiple=True, metavar="NAME", help="Only this patch set; may be repeated."),
+    click.option("--package", metavar="NAME", help="The sets of this package [default: vllm, if no set is named]."),
+]
 
 
-def target(function: F) -> F:
-    """Adds the options that say which sets and where."""
-    command: Any = function
+def place(function: F) -> F:
+    """Adds the options that say where, as one `Target`, and those that all verbs on hosts share."""
 
+    @common()
     @wraps(function)
-    def checked(**params: Any) -> Any:
-        return function(**params)
+    def command(shared: Common, **params: Any) -> Any:
+        target = Target(**{name: params.pop(name) for name in ("root", "env", "local", "server")})
+        return function(shared, target, **params)
 
-    command = checked
-    for option in reversed(_TARGET):
+    for option in reversed(_PLACE):
         command = option(command)
-    return command  # type: ignore[no-any-return]
+    return command  # type: ignore[return-value]
+
+
+def sets(function: F) -> F:
+    """Adds the options that say which sets."""
+    for option in reversed(_SETS):
+        function = option(function)
+    return function
 
 
 @click.group("patch-vllm")
@@ -40,7 +59,8 @@ def command() -> None:
     """Make source statements true in an installed engine, prove it, and take them back.
 
     A patch set says what must be true of a package's source. Applying twice changes nothing; a release in which it
-    is already true is `upstreamed`; `revert` restores the bytes. `--root DIR` works on a local tree.
+    is already true is `upstreamed`; `revert` restores the bytes. It works on the environments of hosts, many at a
+    time; `--root DIR` on a local tree.
     """
 
 
@@ -48,15 +68,6 @@ def _chosen(names: tuple[str, ...], package: str | None) -> list[Any]:
     from ..patching.sets import choose, load_sets
 
     return choose(load_sets(Path()), names, package or (None if names else "vllm"))
-
-
-def _site(root: str | None, env: str | None) -> Any:
-    from ..errors import UsageError
-    from ..patching.site import local_site
-
-    if root is None and env is None:
-        raise UsageError("say where: --root DIR or --env VENV", hint="a tree is --root, an environment --env")
-    return local_site(root, env)
 
 
 def _color(err: bool = False) -> bool:
@@ -73,130 +84,184 @@ def _json(value: Any) -> None:
     click.echo(dumps(value))
 
 
-def _errors(reports: list[Any]) -> None:
-    """Say on stderr why hosts were refused."""
+def _tell_errors(errors: Iterable[OpsError | None]) -> None:
+    """Say on stderr why hosts were refused, or could not be reached."""
     from ..ui.errors import render_error
 
-    for report in reports:
-        if report.error is not None:
-            click.echo(render_error(report.error, color=_color(err=True)), err=True, nl=False)
+    for error in errors:
+        if error is not None:
+            click.echo(render_error(error, color=_color(err=True)), err=True, nl=False)
+
+
+def _reports(found: list[tuple[str | None, Any]], package: str) -> list[Report]:
+    """The reports of all hosts; a host that failed as a whole has one with its error."""
+    from ..patching.verbs import Report
+
+    out: list[Report] = []
+    for host, result in found:
+        out += [Report(host, package, None, "", [], error=result)] if isinstance(result, OpsError) else result
+    return out
 
 
 @command.command("status")
-@target
+@sets
 @click.option("--check", is_flag=True, help="Exit 8 when something is not in place.")
-def status(
-    names: tuple[str, ...], root: str | None, env: str | None, package: str | None, as_json: bool, check: bool
-) -> int:
-    """Show how each patch stands."""
+@place
+def status(shared: Common, target: Target, names: tuple[str, ...], package: str | None, check: bool) -> int:
+    """Show how each patch stands on every host."""
     from ..patching import verbs
     from ..patching.render import status_text
 
-    reports = verbs.report_status(_site(root, env), _chosen(names, package))
-    if as_json:
+    chosen = _chosen(names, package)
+    found = each(shared, target, lambda site: verbs.report_status(site, chosen))
+    reports = _reports(found, _package(chosen, package))
+    if shared.json:
         _json(verbs.document(reports))
-    else:
+    elif any(report.error is None for report in reports):
         click.echo(status_text(reports, color=_color()), nl=False)
+    _tell_errors(report.error for report in reports)
     return verbs.exit_code(reports, check=check)
 
 
 @command.command("diff")
-@target
-def diff(names: tuple[str, ...], root: str | None, env: str | None, package: str | None, as_json: bool) -> int:
+@sets
+@place
+def diff(shared: Common, target: Target, names: tuple[str, ...], package: str | None) -> int:
     """Show what apply would change, and edits by other hands."""
     from ..patching import verbs
     from ..patching.render import diff_text
 
-    diffs = verbs.report_diff(_site(root, env), _chosen(names, package))
-    if as_json:
-        _json({"version": 1, "files": [{"file": item.path, "kind": item.kind, "diff": item.text} for item in diffs]})
+    chosen = _chosen(names, package)
+    found = each(shared, target, lambda site: verbs.report_diff(site, chosen))
+    if shared.json:
+        _json({"version": 1, "files": [
+            {**({} if host is None else {"host": host}), "file": item.path, "kind": item.kind, "diff": item.text}
+            for host, result in found if not isinstance(result, OpsError) for item in result
+        ]})  # fmt: skip
     else:
-        click.echo(diff_text(diffs, color=_color()), nl=False)
-    return 0
+        texts: dict[str, list[str]] = {}
+        for host, result in found:
+            if not isinstance(result, OpsError) and result:
+                texts.setdefault(diff_text(result, color=_color()), []).append(host or "")
+        for text, hosts in texts.items():
+            head = f"{', '.join(hosts)}:\n" if any(hosts) else ""
+            click.echo(head + text, nl=False)
+    return _worst(found)
 
 
 @command.command("apply")
-@target
+@sets
 @click.option("--check", is_flag=True, help="Write nothing; exit 8 when something would change.")
 @click.option("--force", is_flag=True, help="Make drifted patches true again; the edited file is kept.")
+@place
 def apply(
-    names: tuple[str, ...], root: str | None, env: str | None, package: str | None, as_json: bool, check: bool,
-    force: bool,
-) -> int:  # fmt: skip
-    """Make patch sets true. All of it or nothing."""
-    from ..errors import UsageError
+    shared: Common, target: Target, names: tuple[str, ...], package: str | None, check: bool, force: bool
+) -> int:
+    """Make patch sets true. On each host all of it or nothing."""
     from ..journal import new_run_id
     from ..patching import verbs
 
-    sets = _chosen(names, package)
-    if len(sets) > 1 and not names:
-        raise UsageError("say which patch set to apply: --set NAME", hint=f"of {', '.join(s.name for s in sets)}")
-    reports = verbs.apply(_site(root, env), sets, run=new_run_id(), force=force, check=check)
-    return _tell(reports, "patched", as_json, check)
+    chosen = _chosen(names, package)
+    if len(chosen) > 1 and not names:
+        raise UsageError("say which patch set to apply: --set NAME", hint=f"of {', '.join(s.name for s in chosen)}")
+    run = new_run_id()
+    found = each(
+        shared, target, lambda site: verbs.apply(site, chosen, run=run, force=force, check=check),
+        exclusive=None if check else (run, "patch-vllm apply"),
+    )  # fmt: skip
+    return _tell(_reports(found, _package(chosen, package)), "patched", shared.json, check)
 
 
 @command.command("revert")
-@target
+@sets
 @click.option("--check", is_flag=True, help="Write nothing; exit 8 when something would change.")
 @click.option("--force", is_flag=True, help="Restore the original even where another hand has edited; a copy is kept.")
+@place
 def revert(
-    names: tuple[str, ...], root: str | None, env: str | None, package: str | None, as_json: bool, check: bool,
-    force: bool,
-) -> int:  # fmt: skip
+    shared: Common, target: Target, names: tuple[str, ...], package: str | None, check: bool, force: bool
+) -> int:
     """Undo what opsctl applied, and only that."""
+    from ..journal import new_run_id
     from ..patching import verbs
 
-    sets = _chosen(names, package)
-    packages = list(verbs.by_package(sets)) or [package or "vllm"]
-    reports = verbs.revert(_site(root, env), packages, sets, list(names) or None, force=force, check=check)
-    return _tell(reports, "restored", as_json, check)
+    chosen = _chosen(names, package)
+    packages = list(verbs.by_package(chosen)) or [package or "vllm"]
+    found = each(
+        shared, target,
+        lambda site: verbs.revert(site, packages, chosen, list(names) or None, force=force, check=check),
+        exclusive=None if check else (new_run_id(), "patch-vllm revert"),
+    )  # fmt: skip
+    return _tell(_reports(found, packages[0]), "restored", shared.json, check)
 
 
 @command.command("verify")
-@target
-def verify(names: tuple[str, ...], root: str | None, env: str | None, package: str | None, as_json: bool) -> int:
+@sets
+@place
+def verify(shared: Common, target: Target, names: tuple[str, ...], package: str | None) -> int:
     """Run the sets' checks in the environment's own interpreter."""
     from ..patching import verbs
     from ..patching.render import verify_text
 
-    results = verbs.verify(_site(root, env), _chosen(names, package), named=bool(names))
-    if as_json:
-        rows = [{"name": r.name, "ok": r.ok, "reason": r.reason, "output": r.output} for r in results]
-        _json({"version": 1, "sets": rows})
+    chosen = _chosen(names, package)
+    found = each(shared, target, lambda site: verbs.verify(site, chosen, named=bool(names)))
+    good = [(host, result) for host, result in found if not isinstance(result, OpsError)]
+    if shared.json:
+        _json({"version": 1, "sets": [
+            {**({} if host is None else {"host": host}), "name": r.name, "ok": r.ok, "reason": r.reason,
+             "output": r.output} for host, results in good for r in results
+        ]})  # fmt: skip
     else:
-        click.echo(verify_text(results, color=_color()), nl=False)
-    return 0 if all(item.ok for item in results) else 1
+        for host, results in good:
+            click.echo(verify_text(results, host=host, color=_color()), nl=False)
+    code = _worst(found)
+    return code or (0 if all(item.ok for _, results in good for item in results) else 1)
+
+
+def _package(chosen: list[Any], package: str | None) -> str:
+    return package or (chosen[0].package if chosen else "vllm")
+
+
+def _worst(found: list[tuple[str | None, Any]]) -> int:
+    """Tell the errors of hosts; their exit code."""
+    errors = [result for _, result in found if isinstance(result, OpsError)]
+    _tell_errors(errors)
+    return worst_exit([error.exit_code for error in errors])
 
 
 @command.command("new")
 @click.argument("name")
-@click.option("--root", metavar="DIR", type=click.Path(file_okay=False), help="The edited tree.")
-@click.option("--env", metavar="VENV", type=click.Path(), help="The edited environment.")
 @click.option("--package", default="vllm", show_default=True, metavar="NAME", help="The edited package.")
 @click.option("--wheel", required=True, metavar="FILE", type=click.Path(exists=True, dir_okay=False),
               help="The wheel that was installed.")
 @click.option("--for", "purpose", default="edits recorded from an installed tree", metavar="TEXT",
               help="What it is for.")
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False),
-              help="Where to write [default: playbooks/patches/NAME.yml]; - is stdout.")  # fmt: skip
+              help="Where to write [default: playbooks/patches/NAME.yml]; - is stdout.")
+@place
 def new(
-    name: str, root: str | None, env: str | None, package: str, wheel: str, purpose: str, output: str | None
-) -> int:
+    shared: Common, target: Target, name: str, package: str, wheel: str, purpose: str, output: str | None
+) -> int:  # fmt: skip
     """Record a patch set from an edited installation, against the wheel it came from."""
     from zipfile import BadZipFile, ZipFile
 
-    from ..errors import InputUnreadable, UsageError
     from ..patching import verbs
     from ..patching.sets import USER_DIR
 
-    site = _site(root, env)
-    try:
-        with ZipFile(wheel) as archive:
-            inside = set(archive.namelist())
-            shipped = {path: archive.read(path) for path in site.python_files(package) if path in inside}
-    except (BadZipFile, OSError) as exc:
-        raise InputUnreadable(f"{wheel} is no wheel", cause=str(exc)) from None
-    text = verbs.new_set(site, shipped, name=name, package=package, purpose=purpose)
+    def record(site: Site) -> str:
+        try:
+            with ZipFile(wheel) as archive:
+                inside = set(archive.namelist())
+                shipped = {path: archive.read(path) for path in site.python_files(package) if path in inside}
+        except (BadZipFile, OSError) as exc:
+            raise InputUnreadable(f"{wheel} is no wheel", cause=str(exc)) from None
+        return verbs.new_set(site, shipped, name=name, package=package, purpose=purpose)
+
+    found = each(shared, target, record)
+    if len(found) > 1:
+        raise UsageError("`new` records from one host", hint="choose it with -l HOST")
+    text = found[0][1]
+    if isinstance(text, OpsError):
+        raise text
     if output == "-":
         click.echo(text, nl=False)
         return 0
@@ -209,7 +274,7 @@ def new(
     return 0
 
 
-def _tell(reports: list[Any], verb: str, as_json: bool, check: bool) -> int:
+def _tell(reports: list[Report], verb: str, as_json: bool, check: bool) -> int:
     from ..patching import verbs
     from ..patching.render import change_text
 
@@ -217,7 +282,7 @@ def _tell(reports: list[Any], verb: str, as_json: bool, check: bool) -> int:
         _json(verbs.document(reports))
     else:
         click.echo(change_text(reports, verb, check=check, color=_color()), nl=False)
-    _errors(reports)
+    _tell_errors(report.error for report in reports)
     code = verbs.exit_code(reports)
     if not code and check and any(item.changed for item in reports):
         return 8

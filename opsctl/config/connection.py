@@ -37,6 +37,8 @@ class ConnectionSpec:
     shell_executable: str | None = None
     #: `SHA256:...`, the only host key that is accepted.
     host_key: str | None = None
+    #: The Python environment whose packages `opsctl patch-vllm` patches.
+    env: str | None = None
 
 
 #: Accepted variables -> what they are, for the reference.
@@ -57,6 +59,7 @@ SUPPORTED: dict[str, str] = {
     "ansible_shell_executable": "the shell of `shell` tasks, `/bin/sh` if absent",
     "ansible_group_priority": "which of two groups of the same depth wins",
     "opsctl_host_key": "`SHA256:...`: the fingerprint of the only key that is accepted",
+    "opsctl_env": "the Python environment of the engine, for `opsctl patch-vllm`: its folder or its interpreter",
 }
 _ALIASES: dict[str, tuple[str, ...]] = {
     "ansible_host": ("ansible_ssh_host",),
@@ -162,6 +165,7 @@ def connection_of(
         ssh_args=tuple(args),
         shell_executable=read.text("ansible_shell_executable"),
         host_key=read.host_key(),
+        env=read.text("opsctl_env"),
     )
 
 

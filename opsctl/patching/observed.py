@@ -26,6 +26,8 @@ class Observed:
     clean: bool | None = None
     python: str | None = None
     recovered: str | None = None
+    #: What whoever looked could not see.
+    note: str | None = None
 
     @classmethod
     def of(cls, package: str, seen: Mapping[str, Any], known: Mapping[str, bytes] | None = None) -> Observed:
@@ -35,7 +37,7 @@ class Observed:
         files = {path: item["sha256"] if item else None for path, item in seen["files"].items()}
         return cls(
             package, seen["root"], seen["installed"], files, blobs, seen["shipped"], seen["record"], seen["manifest"],
-            seen["clean"], seen["python"], seen["recovered"],
+            seen["clean"], seen["python"], seen["recovered"], seen.get("note"),
         )  # fmt: skip
 
     def data(self, path: str) -> bytes | None:

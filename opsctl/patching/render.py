@@ -71,16 +71,22 @@ def summary(reports: Sequence[Report]) -> str:
 
 
 def _hints(reports: Sequence[Report]) -> list[str]:
-    states = {item.state: item.set.name for report in reports for item in report.sets}
+    # State -> the options that choose what is in it: a set, and where there are several hosts those of them.
+    states: dict[str, str] = {}
+    for report in reports:
+        for item in report.sets:
+            if item.state not in states:
+                same = [r.host for r in reports for one in r.sets if (one.set.name, one.state) == (item.set.name, item.state)]
+                only = "" if report.host is None or len(same) == len(reports) else f" -l {','.join(map(str, same))}"
+                states[item.state] = f"--set {item.set.name}{only}"
     out = []
     if "drifted" in states:
-        out.append(f"`opsctl patch-vllm diff --set {states['drifted']}` shows the edit by another hand")
-        out.append(f"`opsctl patch-vllm apply --force --set {states['drifted']}` makes it true again, keeping a copy")
-        name = states["drifted"]
-        out.append(f"`opsctl patch-vllm revert --set {name}` restores the recorded original (sha256 checked)")
+        chosen = states["drifted"]
+        out.append(f"`opsctl patch-vllm diff {chosen}` shows the edit by another hand")
+        out.append(f"`opsctl patch-vllm apply --force {chosen}` makes it true again, keeping a copy")
+        out.append(f"`opsctl patch-vllm revert {chosen}` restores the recorded original (sha256 checked)")
     if "clean" in states or "partial" in states:
-        name = states.get("clean") or states["partial"]
-        out.append(f"`opsctl patch-vllm apply --set {name}` makes it true")
+        out.append(f"`opsctl patch-vllm apply {states.get('clean') or states['partial']}` makes it true")
     if not out:
         return []
     return ["hint: " + out[0], *("      " + line for line in out[1:])]
@@ -90,6 +96,8 @@ def change_text(reports: Sequence[Report], verb: str, *, check: bool = False, co
     """What `apply` and `revert` did, a line for each set and file."""
     lines: list[str] = []
     for report in reports:
+        if report.error is not None and not report.sets:
+            continue  # a host that was not reached: its error says so
         host = report.host or "local"
         where = f"{report.package} {report.installed or ''}".rstrip()
         for item in report.sets:
@@ -118,12 +126,12 @@ def diff_text(diffs: Sequence[FileDiff], *, color: bool = False) -> str:
     return "".join(out)
 
 
-def verify_text(results: Sequence[Verified], *, color: bool = False) -> str:
+def verify_text(results: Sequence[Verified], *, host: str | None = None, color: bool = False) -> str:
     """The output of each set's checks, and how they ended."""
     lines: list[str] = []
     for item in results:
         word = paint("verified", "32", color) if item.ok else paint("failed", "31", color)
-        lines.append(f"{item.name}  {word}{'  ' + item.reason if item.reason else ''}")
+        lines.append(f"{host + '  ' if host else ''}{item.name}  {word}{'  ' + item.reason if item.reason else ''}")
         lines += ["  " + line for line in item.output.rstrip().splitlines()]
     return "\n".join(lines) + "\n"
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..agent import boot, patchops
 from ..errors import InputUnreadable, LockHeld, OpsError, TaskFailed, UsageError
+from .contents import Contents
 
 #: One request: name, arguments, seconds to wait. Gives what `patchops.answer` gives.
 Call = Callable[[str, dict[str, Any], float], Mapping[str, Any]]
@@ -23,16 +24,25 @@ PATIENCE = 180.0
 class Site:
     """One environment on one machine; ``host`` is None for this one. Every method may raise OpsError."""
 
-    def __init__(self, call: Call, where: Mapping[str, Any], host: str | None = None) -> None:
+    def __init__(
+        self, call: Call, where: Mapping[str, Any], host: str | None = None, contents: Contents | None = None
+    ) -> None:
+        """``contents`` is shared between sites: what is in it does not cross the wire again."""
         self.host = host
+        self._contents = contents or Contents()
         self._call = call
         self._where = dict(where)
         self._found: dict[str, Any] | None = None
 
-    def observe(self, package: str, files: Sequence[str], known: Sequence[str] = ()) -> dict[str, Any]:
-        """What is there (`patchfs.observe`); contents whose sha256 is ``known`` are not sent again."""
-        args = {"where": self._where, "package": package, "files": list(files), "known": list(known)}
-        seen = dict(self._ask("observe", args))
+    def observe(self, package: str, files: Sequence[str]) -> dict[str, Any]:
+        """What is there (`patchfs.observe`), with all contents; those that are known already are not sent again."""
+        with self._contents.turn(package):
+            args = {
+                "where": self._where, "package": package, "files": list(files), "known": self._contents.known(),
+            }  # fmt: skip
+            seen = dict(self._ask("observe", args))
+            self._contents.add(seen["blobs"])
+        seen["blobs"] = self._contents.get(digests(seen))
         self._found = seen["found"]
         return seen
 
@@ -76,6 +86,13 @@ class Site:
         if failed is not None:
             raise as_ops_error(failed, self.host)
         return answer["value"]
+
+
+def digests(seen: Mapping[str, Any]) -> list[str]:
+    """The sha256 of every content that what was observed names: files as they are, and as they were."""
+    entries = (seen["manifest"] or {"files": {}})["files"].values()
+    named = [item["sha256"] for item in seen["files"].values() if item]
+    return list(dict.fromkeys([*named, *(entry[key] for entry in entries for key in ("before", "after"))]))
 
 
 def local_site(root: str | None = None, env: str | None = None, state: str | None = None) -> Site:

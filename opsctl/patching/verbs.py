@@ -47,6 +47,8 @@ class Report:
         }
         if self.changed is not None:
             out["changed"] = self.changed
+        if self.error is not None:
+            out["error"] = self.error.as_dict()
         return out
 
     @property
@@ -90,11 +92,7 @@ def exit_code(reports: Sequence[Report], *, check: bool = False) -> int:
 def observe(site: Site, package: str, sets: Sequence[PatchSet]) -> Observed:
     """The environment as it is, with every file that the sets look at."""
     files = list(dict.fromkeys(name for item in sets for name in item.files()))
-    seen = Observed.of(package, site.observe(package, files))
-    more = [path for path in (seen.manifest or {"files": {}})["files"] if path not in seen.files]
-    if more:
-        seen = Observed.of(package, site.observe(package, [*files, *more], list(seen.blobs)), seen.blobs)
-    return seen
+    return Observed.of(package, site.observe(package, files))
 
 
 def report_status(site: Site, sets: Sequence[PatchSet]) -> list[Report]:
@@ -288,6 +286,8 @@ def _lines(text: str) -> list[str]:
 
 def _report(site: Site, seen: Observed, sets: list[SetStatus]) -> Report:
     report = Report(site.host, seen.package, seen.installed, seen.root, sets)
+    if seen.note:
+        report.notes.append(seen.note)
     if seen.recovered:
         word = "finished" if seen.recovered == "forward" else "undone"
         report.notes.append(f"a patch that was interrupted has been {word}")

@@ -14,7 +14,9 @@ MARKER = "OPSCTL_TEST_NODE"
 GRACE = 15.0
 
 #: What the agent keeps between runs, by the first part of the path below its state directory.
-KEPT = ("agents", "output", "handlers.json")
+KEPT = ("agents", "output", "handlers.json", "patches")
+#: How the names of files end that are only there while somebody works on them.
+PASSING = (".old", ".tmp", ".again", ".part", "pending.json")
 
 
 def processes(marker: str) -> dict[int, str]:
@@ -50,7 +52,7 @@ def strays(state: Path) -> list[str]:
     for top in sorted(state.iterdir()):
         inside = [str(path.relative_to(state)) for path in sorted(top.rglob("*"))] if top.is_dir() else [top.name]
         if top.name in KEPT:
-            found += [name for name in inside if "/.new-" in name or name.endswith((".old", ".tmp", ".again"))]
+            found += [name for name in inside if "/.new-" in name or name.endswith(PASSING)]
         else:
             found += [name for name in inside if not (state / name).is_dir() or name.count("/") == 1]
     return found

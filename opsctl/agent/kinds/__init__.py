@@ -138,6 +138,8 @@ TABLE: Dict[str, Tuple[str, str]] = {
     "venv": ("venv", "Venv"),
     "server": ("server", "ServerKind"),
     "_server": ("server", "Operation"),
+    "patch": ("patch", "Patch"),
+    "_patch": ("patch", "Operation"),
 }
 
 

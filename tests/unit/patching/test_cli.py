@@ -144,7 +144,7 @@ def test_exit_codes(project: Path) -> None:
     assert run("status", "--root", "nowhere", "--package", "pkg")[0] == 3
     assert run("status", "--root", ".", "--package", "pkg")[0] == 3
     assert run("status")[0] == 2
-    assert run("status", "--env", "nowhere", *TARGET[2:])[0] == 2
+    assert run("status", "--local", "--env", "nowhere", *TARGET[2:])[0] == 2
     assert run("status", "--env", ".", "--root", "site", *TARGET[2:])[0] == 2
     (project / "site/pkg/two.py").write_text("x = 1\n")
     (project / "site/.opsctl/manifest.json").unlink()
@@ -210,7 +210,7 @@ def test_verify_runs_in_the_environment(project: Path, env: Path, monkeypatch: p
     """The set's check runs in the environment's interpreter; its output is shown; not applied is a failure."""
     monkeypatch.setenv("OPSCTL_NODE_STATE_DIR", str(project / "state"))
     verify_set(project, "import pkg.two, pkg.one\nprint(pkg.one.SUPPORTED)\npkg.two.Engine().stop\n")
-    where = ("--env", "env", "--package", "pkg")
+    where = ("--local", "--env", "env", "--package", "pkg")
     assert run("verify", *where)[:2] == (1, "fix  failed  clean: apply it first\n")
     assert run("apply", *where)[0] == 0
     assert run("verify", *where)[:2] == (0, "fix  verified\n  ['a', 'b', 'c']\n")
@@ -226,7 +226,7 @@ def test_verify_has_a_deadline(project: Path, env: Path, monkeypatch: pytest.Mon
     sleep = "[sys.executable, '-c', 'import time; time.sleep(600)']"
     hang = f"import subprocess, sys\nprint('begin', flush=True)\nsubprocess.run({sleep})\n"
     verify_set(project, hang, timeout=1)
-    where = ("--env", "env", "--package", "pkg")
+    where = ("--local", "--env", "env", "--package", "pkg")
     assert run("apply", *where)[0] == 0
     assert run("verify", *where)[:2] == (1, "fix  failed  no answer in 1 s\n  begin\n")
 
@@ -240,9 +240,9 @@ def test_a_running_server_needs_restart(project: Path, env: Path, monkeypatch: p
     try:
         assert server.stdout is not None
         assert server.stdout.readline() == b"up\n"
-        _, stdout, _ = run("apply", "--env", "env", "--package", "pkg")
+        _, stdout, _ = run("apply", "--local", "--env", "env", "--package", "pkg")
         assert f"needs restart: pid {server.pid}" in stdout
-        _, stdout, _ = run("apply", "--env", "env", "--package", "pkg")
+        _, stdout, _ = run("apply", "--local", "--env", "env", "--package", "pkg")
         assert "needs restart" not in stdout
     finally:
         server.kill()
@@ -256,7 +256,7 @@ def test_editable_and_user_installs(project: Path, monkeypatch: pytest.MonkeyPat
     (site,) = (project / "env").glob("lib/python3*/site-packages")
     source = install(project / "checkout", record=False)
     (site / "editable.pth").write_text(str(source) + "\n")
-    code, stdout, _ = run("status", "--json", "--env", "env", "--package", "pkg")
+    code, stdout, _ = run("status", "--json", "--local", "--env", "env", "--package", "pkg")
     host = json.loads(stdout)["hosts"][0]
     assert (code, host["root"], host["installed"]) == (0, str(source.resolve()), "1.2.0")
     ask = "import json, site; print(json.dumps([site.getusersitepackages(), bool(site.ENABLE_USER_SITE)]))"
@@ -267,5 +267,5 @@ def test_editable_and_user_installs(project: Path, monkeypatch: pytest.MonkeyPat
     user, enabled = json.loads(done.stdout)
     assert enabled
     install(Path(user))
-    code, stdout, _ = run("status", "--json", "--env", str(base), "--package", "pkg")
+    code, stdout, _ = run("status", "--json", "--local", "--env", str(base), "--package", "pkg")
     assert (code, json.loads(stdout)["hosts"][0]["root"]) == (0, str(Path(user).resolve()))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from opsctl.agent import patchops
 from opsctl.errors import InputUnreadable, LockHeld, TaskFailed, UsageError
 from opsctl.patching import verbs
+from opsctl.patching.contents import Contents
 from opsctl.patching.site import Site, as_ops_error
 
 from .support import FIX, contents, install
@@ -47,16 +50,58 @@ def test_everything_crosses_the_wire_as_json(tmp_path: Path) -> None:
 
 
 def test_known_contents_are_not_sent_again(tmp_path: Path) -> None:
-    """A content whose sha256 the controller has does not cross the wire a second time."""
-    root = install(tmp_path / "tree", {"pkg/__init__.py": "", "pkg/one.py": "x = 1\n" * 5000, "pkg/two.py": ""})
-    wire = Wire(tmp_path / "state")
-    site = Site(wire, {"root": str(root)})
-    first = site.observe("pkg", ["pkg/one.py", "pkg/two.py"])
-    size, wire.received = wire.received, 0
-    again = site.observe("pkg", ["pkg/one.py", "pkg/two.py"], list(first["blobs"]))
-    assert again["files"] == first["files"]
-    assert again["blobs"] == {}
-    assert wire.received < size / 10
+    """A content whose sha256 the controller has does not cross the wire a second time, from whichever host."""
+    contents = Contents()
+    files = {"pkg/__init__.py": "", "pkg/one.py": "x = 1\n" * 5000, "pkg/two.py": ""}
+    sizes, seen = [], []
+    for name in ("n1", "n2"):
+        wire = Wire(tmp_path / name / "state")
+        site = Site(wire, {"root": str(install(tmp_path / name / "tree", files))}, name, contents)
+        seen.append(site.observe("pkg", ["pkg/one.py", "pkg/two.py"]))
+        sizes.append(wire.received)
+    assert seen[0]["blobs"] == seen[1]["blobs"] and len(seen[0]["blobs"]) == 2
+    assert sizes[1] < sizes[0] / 10
+
+
+def test_the_first_host_goes_first() -> None:
+    """Others wait for the first one's answer; when it fails, the next is first; nobody waits for ever."""
+    contents = Contents()
+    order: list[str] = []
+    inside, go = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with contextlib.suppress(OSError), contents.turn("pkg"):
+            inside.set()
+            go.wait(20)
+            order.append("first")
+            raise OSError
+
+    def other(name: str) -> None:
+        with contents.turn("pkg"):
+            order.append(name)
+            contents.add({name: ""})
+
+    threads = [threading.Thread(target=first), *(threading.Thread(target=other, args=(n,)) for n in ("a", "b"))]
+    threads[0].start()
+    assert inside.wait(20)
+    for thread in threads[1:]:
+        thread.start()
+    go.set()
+    for thread in threads:
+        thread.join(20)
+    assert order[0] == "first" and sorted(order[1:]) == ["a", "b"] == contents.known()
+    impatient = Contents(patience=0.01)
+    with impatient.turn("pkg"), impatient.turn("pkg"):
+        pass
+
+
+def test_each_content_is_asked_of_one_host() -> None:
+    """What one host is about to send is not asked of another, unless it does not come."""
+    contents = Contents(patience=0.01)
+    assert contents.lacking(["x", "y"]) == ["x", "y"]
+    contents.add({"x": ""})
+    assert contents.lacking(["x", "z"]) == ["z"]
+    assert contents.lacking(["x", "y"]) == ["y"], "the host that was to send it did not"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,3 @@
+from ..patchcall import Operation
+
+__all__ = ["Operation"]
