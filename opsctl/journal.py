@@ -161,8 +161,11 @@ class Journal:
         self.info.finished = time.time() if now is None else now
         self.info.exit = exit_code
         self.info.resumable = resumable
-        self._file.close()
-        _write_private(self.path / "run.json", _dump(asdict(self.info)))
+        try:
+            self._file.close()
+            _write_private(self.path / "run.json", _dump(asdict(self.info)))
+        except OSError:
+            return  # the disk is full, which was said when an event could not be written
 
 
 def runs(root: Path | None = None) -> list[RunRecord]:
@@ -296,9 +299,13 @@ def _write_private(path: Path, text: str) -> None:
     """Replace ``path`` by ``text``, whole or not at all, mode 0600."""
     fresh = path.with_name(path.name + ".new")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(handle, "w", encoding="utf-8") as file:
-        file.write(text + "\n")
-    os.replace(fresh, path)
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+        os.replace(fresh, path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def _dump(value: Any) -> str:

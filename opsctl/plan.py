@@ -34,6 +34,7 @@ from .tasks.base import BadArgs, Files, Kind, TreeEntry
 
 #: Names that only the controller can give while the play runs; the node asks for them.
 ASKED = frozenset({"hostvars"})
+_PLACES = re.compile(r', "at": \["(?:[^"\\]|\\.)*", \d+, \d+\]')
 #: Set on the node by a `rescue`.
 RESCUED = frozenset({"ansible_failed_task", "ansible_failed_result"})
 
@@ -411,7 +412,8 @@ def _print(task: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    # Where a template stands is no part of what it says: a comment above it changes nothing.
+    text = _PLACES.sub("", json.dumps(value, sort_keys=True, ensure_ascii=False, default=str))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -27,7 +27,7 @@ class NewerFormat(Fail):
 
 
 class Debts:
-    """The owed handlers of one project on this node."""
+    """The owed handlers of one project on this node. What writes raises OSError when there is no room."""
 
     def __init__(self, state_dir: str, project: str, version: str = "") -> None:
         """``version`` is that of the opsctl which writes; an older one names it when it cannot read the file."""
@@ -61,12 +61,19 @@ class Debts:
                 except FileNotFoundError:
                     pass
             return
-        fd = os.open(self._path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w") as f:
-            json.dump({**data, "format": FORMAT, "opsctl": self.version}, f)
-            f.flush()
-            os.fsync(f.fileno())
-        os.rename(self._path + ".new", self._path)
+        try:
+            fd = os.open(self._path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(fd, "w") as f:
+                json.dump({**data, "format": FORMAT, "opsctl": self.version}, f)
+                f.flush()
+                os.fsync(f.fileno())
+            os.rename(self._path + ".new", self._path)
+        except OSError:
+            try:
+                os.unlink(self._path + ".new")
+            except OSError:
+                pass
+            raise
 
     def owed(self) -> Dict[str, Any]:
         """What earlier runs left: {handler name: {"run", "since"}}."""

@@ -19,6 +19,10 @@ Task = Dict[str, Any]
 Result = Dict[str, Any]
 
 
+#: Kinds whose failure says nothing of what they needed.
+OPAQUE = ("command", "shell", "script", "raw")
+
+
 class EndHost(Exception):
     """`meta: end_host` or `end_play`."""
 
@@ -139,8 +143,8 @@ class Runner:
             ok = self._task(handler, False, handler=True)
             if not ok:
                 self.notified[handler["id"]] = True
-            elif self.services.debts is not None and isinstance(handler.get("name"), str):
-                self.services.debts.paid(handler["name"])
+            elif isinstance(handler.get("name"), str):
+                self._paid(handler["name"])
         return ok
 
     def _notify(self, task: Task, scope: Scope) -> List[str]:
@@ -159,12 +163,26 @@ class Runner:
 
     def _owe(self, handler: Task) -> bool:
         """Write on the node that ``handler`` is to run; True if it was not owed before."""
-        debts = self.services.debts
-        return bool(
-            debts is not None
-            and isinstance(handler.get("name"), str)
-            and debts.owe(handler["name"], self.segment.get("run", ""))
-        )
+        debts, name = self.services.debts, handler.get("name")
+        if debts is None or not isinstance(name, str):
+            return False
+        try:
+            return bool(debts.owe(name, self.segment.get("run", "")))
+        except OSError as exc:
+            self._no_room("the handler `%s` is lost if this run is cut off before it runs" % name, exc)
+            return False
+
+    def _paid(self, name: str) -> None:
+        """``name`` is owed no more."""
+        if self.services.debts is not None:
+            try:
+                self.services.debts.paid(name)
+            except OSError as exc:
+                self._no_room("the handler `%s` will run once more in the next run" % name, exc)
+
+    def _no_room(self, what: str, exc: OSError) -> None:
+        message = "no room for opsctl's own state on the node (%s): %s" % (exc.strerror, what)
+        self.services.emit({"ev": "warning", "message": message})
 
     def _called(self, name: Any) -> List[Task]:
         """The handlers that a notification means."""
@@ -303,7 +321,7 @@ class Runner:
             self._taint([*sensitive(result or {}), *sensitive(final.get("set") or {})])
         if not final.get("notified") and not final.get("interrupted"):
             for name in report.owed:
-                self.services.debts.paid(name)
+                self._paid(name)
         report.finish(final)
         return final["outcome"] not in ("failed", "rescued")
 
@@ -492,6 +510,9 @@ class Runner:
         result: Dict[str, Any] = dict(done.get("result") or {})
         if done.get("failed") and not done.get("blind"):
             cure = self._cure(done.get("needs") or ()) if self.check else None
+            if self.check and cure is None and self.pending and task["kind"] in OPAQUE:
+                # It really ran (`check_mode: false`) and failed on a node on which nothing was changed.
+                cure = self.pending[-1][0]
             if cure:
                 return {"outcome": "unknown", "reason": "depends on %s" % cure}
         if done.get("depends"):

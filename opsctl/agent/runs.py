@@ -57,9 +57,12 @@ class Home:
             os.mkdir(self.path, 0o700)
         except FileExistsError:
             return False
-        self.write_meta(
-            {"format": FORMAT, "opsctl": segment.get("opsctl", ""), "id": segment["id"], "hash": segment.get("hash", "")}
-        )
+        meta = {"format": FORMAT, "opsctl": segment.get("opsctl", ""), "id": segment["id"], "hash": segment.get("hash", "")}
+        try:
+            self.write_meta(meta)
+        except OSError:
+            self.remove()
+            raise
         return True
 
     def newer(self) -> Optional[Dict[str, Any]]:

@@ -76,6 +76,7 @@ class Supervisor:
         self._client: Optional[socket.socket] = None
         self._reader = wire.Reader()
         self._sent = 0  # bytes of the event file that the client has
+        self._greeted = False  # whether it has said where it goes on
         self._out = bytearray()  # other frames for it
         self._leaving = bytearray()  # those of them that are on their way: nothing may come in between
         self._asks: Dict[int, Dict[str, Any]] = {}
@@ -97,7 +98,7 @@ class Supervisor:
         """Start the runner, serve clients until the segment is over and acknowledged, and clean up."""
         listener = self.home.listen()
         self.home.write_meta({**self.home.meta(), "process": identity(os.getpid())})
-        self._connect(sock)
+        self._connect(sock, greeted=True)
         self._prepare()
         threading.Thread(target=self._run, daemon=True).start()
         over_at = 0.0
@@ -169,11 +170,16 @@ class Supervisor:
                     self._blobs[sha] = {"size": blob["size"]}
         return out
 
-    def _connect(self, sock: socket.socket) -> None:
+    def _connect(self, sock: socket.socket, greeted: bool = False) -> None:
+        """Serve this client from now on; unless it is ``greeted``, after its `attach` has said where it goes on.
+
+        Events that came twice could be taken for those of the next play.
+        """
         if self._client is not None:
             self._client.close()
         sock.setblocking(False)
         self._client, self._reader, self._out, self._sent = sock, wire.Reader(), bytearray(), 0
+        self._greeted = greeted
         self._leaving.clear()
 
     def _step(self, listener: socket.socket) -> None:
@@ -183,7 +189,7 @@ class Supervisor:
         writes: List[Any] = []
         if self._client is not None:
             reads.append(self._client)
-            if self._out or self._leaving or self._sent < self._offsets[-1]:
+            if self._greeted and (self._out or self._leaving or self._sent < self._offsets[-1]):
                 writes.append(self._client)
         readable, writable, _ = select.select(
             reads, writes, [], 0.5 if self.lock is not None and self.lock.shared else 5.0
@@ -257,6 +263,7 @@ class Supervisor:
     def _take(self, header: Dict[str, Any], payload: bytes) -> None:
         kind = header.get("t")
         if kind == "attach":
+            self._greeted = True
             since = max(1, int(header.get("from", 1)))
             self._sent = self._offsets[min(since, len(self._offsets)) - 1]
             with self._lock:
@@ -343,7 +350,9 @@ class Supervisor:
         """A piece of content for the worker that waits for it; one that came twice is left out."""
         if not header.get("error") and header["off"] != blob["got"]:
             return
-        frame = {"m": "chunk", "size": header.get("size"), "error": header.get("error")}
+        frame = {"m": "chunk", "sha": header["sha"], "size": header.get("size"), "error": header.get("error")}
+        if not header.get("error"):
+            frame["off"] = header["off"]
         try:
             handle.link.send(frame, payload)
         except OSError as exc:
@@ -516,8 +525,8 @@ class Supervisor:
             size = os.fstat(f.fileno()).st_size
             f.seek(offset)
             while True:
-                piece = f.read(wire.CHUNK)
-                handle.link.send({"m": "chunk", "size": size}, piece)
+                at = f.tell()
+                handle.link.send({"m": "chunk", "sha": sha, "off": at, "size": size}, f.read(wire.CHUNK))
                 if f.tell() >= size:
                     return
 
@@ -539,6 +548,12 @@ class Supervisor:
         finally:
             with self._lock:
                 self._active = None
+                # Content that the task did not take to its end (no room, stopped) must not go on coming.
+                left = [sha for sha, blob in self._blobs.items() if blob.get("to") is handle]
+                for sha in left:
+                    del self._blobs[sha]
+            if left:
+                self._say({"t": "need", "blobs": [], "drop": left})
 
     def _talk(self, handle: WorkerHandle, request: Dict[str, Any], task: str, started: Any) -> Dict[str, Any]:
         handle.link.send({"m": "task", **request})
@@ -594,7 +609,7 @@ class Supervisor:
                 try:
                     self._give_blob(handle, header["sha"], header.get("offset", 0))
                 except Fail as exc:
-                    handle.link.send({"m": "chunk", "error": exc.msg})
+                    handle.link.send({"m": "chunk", "sha": header["sha"], "error": exc.msg})
             else:
                 try:
                     answer = {"value": self.ask(task, header["what"], header["data"])}

@@ -222,15 +222,21 @@ class Worker:
         path = os.path.join(folder, ".opsctl-%s.part" % sha[:24])
         if sha in self._staged:
             return self._staged[sha]
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        self._staged[sha] = path
-        with os.fdopen(fd, "r+b") as f:
-            import hashlib
+        self._unstage()  # a tree's files come one after the other, and each has been put in its place
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            self._staged[sha] = path
+            with os.fdopen(fd, "r+b") as f:
+                import hashlib
 
-            digest = hashlib.sha256()
-            for piece in iter(lambda: f.read(1 << 20), b""):
-                digest.update(piece)
-            self._receive(sha, f, digest)
+                digest = hashlib.sha256()
+                for piece in iter(lambda: f.read(1 << 20), b""):
+                    digest.update(piece)
+                self._receive(sha, f, digest)
+        except OSError as exc:
+            from .files import os_fail
+
+            raise os_fail(exc, "write", near or path) from None
         return path
 
     def _receive(self, sha: str, f: BinaryIO, digest: Any) -> None:
@@ -238,6 +244,8 @@ class Worker:
         shown = time.monotonic()
         while True:
             header, payload = self._wait_frame("chunk")
+            if header.get("sha") != sha or header.get("off", f.tell()) != f.tell():
+                continue  # the rest of what an earlier task had no room for
             if header.get("error"):
                 raise Fail("the content did not arrive: %s" % header["error"])
             f.write(payload)

@@ -96,6 +96,11 @@ class Sender:
             self._blobs[sha] = _Blob(sha, source, offset)
             self._changed.notify_all()
 
+    def drop(self, sha: str) -> None:
+        """Send no more of a blob: its task has failed."""
+        with self._changed:
+            self._blobs.pop(sha, None)
+
     def flush(self, timeout: float) -> None:
         """Wait until the control frames are sent, at most ``timeout`` seconds."""
         with self._changed:
@@ -133,6 +138,8 @@ class Sender:
         """From the first few blobs by turns: a small one never waits for a big one, and few files are open at a time."""
         with self._changed:
             first = list(itertools.islice(self._blobs.values(), ABREAST))
+            if not first:
+                return None
             self._turn += 1
             blob = first[self._turn % len(first)]
         data = blob.next_frame()  # reads the file: outside the lock

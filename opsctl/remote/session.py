@@ -316,6 +316,8 @@ class Session:
         if header.get("jinja"):
             digest, bundle = bootstrap.jinja_bundle()
             link.send({"t": "jinja", "hash": digest}, bundle)
+        for sha in header.get("drop") or []:
+            link.sender.drop(sha)
         offsets = header.get("offsets") or {}
         for sha in header.get("blobs") or []:
             source = following.blobs.get(sha) if following is not None else None
