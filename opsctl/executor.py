@@ -162,8 +162,8 @@ class Run:
                     current.plan_first()
                     started = True
                     self._start(plays, names)
-                current.run()
-                if self.stopped is not None or self.left:
+                goes_on = current.run()
+                if not goes_on or self.stopped is not None or self.left:
                     break
             if not started:
                 started = True

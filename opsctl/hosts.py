@@ -71,7 +71,7 @@ class Sessions:
     def __init__(self, make: Callable[[ConnectionSpec], Session]) -> None:
         self._make = make
         self._all: list[Session] = []
-        self._opening: dict[str, Opening] = {}
+        self._opening: dict[str, tuple[ConnectionSpec, Opening]] = {}
         self._lock = threading.Lock()
         #: Hears what a host waits for and for how long; set by the run.
         self.on_wait: Callable[[str, str, float], None] = lambda host, what, seconds: None
@@ -81,11 +81,13 @@ class Sessions:
     def prefetch(self, spec: ConnectionSpec) -> Opening:
         """Begin to connect, without waiting: imports, parsing and planning overlap with the handshake."""
         with self._lock:
-            if spec.name not in self._opening:
+            known = self._opening.get(spec.name)
+            if known is None or known[0] != spec:
+                # What was begun early may have been a guess: `-e` and the play may say otherwise.
                 session = self._make(spec)
                 self._all.append(session)
-                self._opening[spec.name] = Opening(session)
-            return self._opening[spec.name]
+                known = self._opening[spec.name] = (spec, Opening(session))
+            return known[1]
 
     def get(self, state: HostState) -> Session:
         """The open session of a host. Raises ConnectError."""

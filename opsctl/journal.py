@@ -148,6 +148,8 @@ class Journal:
         return cls(info, record.path, os.fdopen(handle, "w", encoding="ascii"))
 
     def __call__(self, event: Event) -> None:
+        if event.get("event") == "run_started":
+            self.info.hosts = list(event.get("hosts", ()))
         if event.get("event") not in LIVE_ONLY:
             self.record(event)
 

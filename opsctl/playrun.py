@@ -57,9 +57,10 @@ class PlayRun:
         """Whether ``host`` has another segment of this run to come."""
         return any(host in names for index, names in self.owner.hosts.items() if index > self.play.index)
 
-    def run(self) -> None:
-        """All batches; stops when too many hosts failed."""
+    def run(self) -> bool:
+        """All batches; stops when too many hosts failed. False if that ends the whole run, as in Ansible."""
         run, play = self.owner, self.play
+        ended = False
         shown = {"index": play.index, "name": None if play.name is None else str(play.name)}
         run.bus.emit("play_started", play=shown, hosts=self.hosts)
         if not run.hosts[play.index]:
@@ -70,9 +71,13 @@ class PlayRun:
             for host in hosts:
                 self._plan_late(host, index)
             self._batch([host for host in hosts if not run.states[host].out])
-            if run.stopped is not None or run.left or self._too_many(hosts):
+            if run.stopped is not None or run.left:
+                break
+            if self._too_many(hosts):
+                ended = True
                 break
         run.bus.emit("play_finished", play=shown)
+        return not ended
 
     def _nobody(self) -> str:
         """Why the play has no hosts."""

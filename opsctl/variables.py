@@ -103,7 +103,8 @@ class Variables:
             except ExprError as exc:
                 raise locate(exc, host.span or _nowhere(host.name)) from None
 
-        spec = connection_of(host, render)
+        extra = {name: value for name, value in self.options.extra.items() if name.startswith(("ansible_", "opsctl_"))}
+        spec = connection_of(host, render, values={**host.vars, **extra} if extra else None)
         options = self.options
         for password in (spec.password, spec.become_password):
             if password is not None and self.masker is not None:

@@ -443,8 +443,6 @@ class Engine:
         return "".join(compiled.root_render_func(compiled.new_context(scope, shared=True)))
 
     def _guard(self, template: Template, work: Callable[[], Any]) -> Any:
-        import jinja2
-
         try:
             return work()
         except ExprError as exc:
@@ -453,6 +451,18 @@ class Engine:
             raise
         except UnknownValue:
             raise
+        except Exception as exc:
+            if hasattr(exc, "what") and hasattr(exc, "hint"):
+                raise  # an error of the controller (a secret that cannot be had), which says everything already
+            self._explain(exc, template)
+
+    @staticmethod
+    def _explain(error: Exception, template: Template) -> None:
+        """Raise ``error`` as an ExprError with its place."""
+        import jinja2
+
+        try:
+            raise error
         except jinja2.TemplateSyntaxError as exc:
             raise ExprError("the template has a mistake: %s" % exc.message, template.at, exc.lineno or 1) from None
         except jinja2.TemplateNotFound as exc:
@@ -626,9 +636,9 @@ def _show(value: Any) -> str:
     """A value's kind and a short look at it, for messages."""
     if value is None:
         return "none"
-    kind = {"str": "the string", "dict": "a mapping", "list": "a list", "int": "the number", "float": "the number"}.get(
-        type(value).__name__, type(value).__name__
-    )
+    words = ((bool, "the boolean"), (str, "the string"), (list, "a list"), ((int, float), "the number"))
+    kind = next((word for types, word in words if isinstance(value, types)), type(value).__name__)
     if isinstance(value, dict):
         return "a mapping with %s" % (", ".join("`%s`" % key for key in list(value)[:8]) or "no keys")
-    return "%s %s" % (kind, _shorten(repr(value), 40))
+    shown = repr(str(value)) if isinstance(value, str) else repr(value)
+    return "%s %s" % (kind, _shorten(shown, 40))

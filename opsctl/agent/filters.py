@@ -1,4 +1,4 @@
-"""Filters and tests that Ansible's users expect, beside Jinja2's own. The list stands in docs/reference/expressions.md."""
+"""Filters and tests that Ansible's users expect, beside Jinja2's own. docs/ansible.md lists them."""
 
 import base64
 import datetime as dt
@@ -236,6 +236,11 @@ def to_bool_or_truth(value: Any) -> bool:
     return bool(value)
 
 
+def type_name(value: Any) -> str:
+    """The type's name in Python; what a value is beside that (where it was written) is not said."""
+    return next((kind.__name__ for kind in (bool, str, int, float, list, dict) if isinstance(value, kind)), type(value).__name__)
+
+
 def mandatory(value: Any, msg: Optional[str] = None) -> Any:
     import jinja2
 
@@ -341,7 +346,7 @@ FILTERS = {
     "items2dict": items2dict, "flatten": flatten, "union": union, "intersect": intersect, "difference": difference,
     "symmetric_difference": symmetric_difference, "extract": extract, "subelements": subelements, "ternary": ternary,
     "mandatory": mandatory, "hash": digest, "checksum": digest, "md5": lambda value: digest(value, "md5"),
-    "sha1": digest, "strftime": strftime, "type_debug": lambda value: type(value).__name__,
+    "sha1": digest, "strftime": strftime, "type_debug": type_name,
     "b64encode": lambda value, encoding="utf-8": base64.b64encode(str(value).encode(encoding)).decode("ascii"),
     "b64decode": lambda value, encoding="utf-8": base64.b64decode(value).decode(encoding),
     "basename": os.path.basename, "dirname": os.path.dirname,

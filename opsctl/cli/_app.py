@@ -207,7 +207,12 @@ def connect_early(path: str, inventory: Inventory, common: Common, given: Passwo
     from ..connect import connect_early, open_sessions
 
     def adjust(spec: ConnectionSpec) -> ConnectionSpec:
-        return replace(spec, user=common.user or spec.user, password=given.login or spec.password)
+        return replace(
+            spec,
+            user=common.user or spec.user,
+            password=given.login or spec.password,
+            become_password=given.become or spec.become_password,
+        )
 
     peek = peek_plays(path)
     sessions = open_sessions(

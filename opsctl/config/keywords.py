@@ -129,9 +129,8 @@ class PlayWords(Common):
     vars_files: Names = Field((), description="YAML files with variables, relative to the playbook.")
     gather_facts: Boolean = Field(
         None,
-        description="Facts are gathered when something uses them; `yes` always "
-        "gathers, "
-        "`no` makes the use of a fact an error.",
+        description="Facts are gathered when something uses them; `yes` always gathers. `no` is accepted: nothing is "
+        "gathered that is not used.",
     )
     serial: Serial = Field((), description="Hosts a batch: a number, a percentage, or a list of them (`[1, 5, 30%]`).")
     max_fail_percentage: Percentage = Field(

@@ -327,7 +327,7 @@ def test_a_held_node_is_shown_and_freed(project: Path, capsys: pytest.CaptureFix
     assert main(["node", "unlock", "localhost"]) == 2
     assert "Nobody can be asked here" in capsys.readouterr().err
     assert main(["node", "unlock", "localhost", "--yes"]) == 0
-    assert f"is stopping: run {event['run']}" in capsys.readouterr().out
+    assert f"freed: run {event['run']}" in capsys.readouterr().out
     last = json.loads(process.communicate(timeout=120)[0].splitlines()[-1])
     assert (last["event"], last["exit"]) == ("run_finished", 130)
     assert main(["node", "unlock", "--show", "localhost"]) == 0
