@@ -13,6 +13,7 @@ import os
 import stat
 import struct
 import sys
+import time
 from typing import Any, Dict, Tuple
 
 #: What to do about the commonest reasons for which the agent's directory cannot be made.
@@ -21,6 +22,10 @@ HINTS = {
     errno.EDQUOT: "the user's quota on the node is used up: the agent needs about 2 MB for itself",
     errno.EROFS: "the file system is read-only: set OPSCTL_NODE_STATE_DIR on the node to a writable, private directory",
 }  # type: Dict[Any, str]
+
+
+#: Days after which an agent that was not used is removed, when a new one comes.
+KEEP_DAYS = 30
 
 
 def state_dir() -> str:
@@ -170,8 +175,20 @@ def store(root: str, files: Dict[str, str]) -> None:
                 os.rename(root, tmp + ".old")
                 os.rename(tmp, root)
                 shutil.rmtree(tmp + ".old", ignore_errors=True)
+        prune(os.path.dirname(root))
     finally:
         shutil.rmtree(tmp, ignore_errors=True)
+
+
+def prune(cache: str) -> None:
+    """Remove what older versions left and nobody has used for a while."""
+    import shutil
+
+    limit = time.time() - KEEP_DAYS * 86400
+    for name in os.listdir(cache):
+        path = os.path.join(cache, name)
+        if os.lstat(path).st_mtime < limit:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def intact(root: str, wanted: str) -> bool:
@@ -274,6 +291,7 @@ def main() -> None:
             }
         )
         sys.exit(93)
+    os.utime(root)
     sys.dont_write_bytecode = True
     sys.path.insert(0, root)
     from opsctl_agent.main import run  # type: ignore[import-not-found]
