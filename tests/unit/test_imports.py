@@ -158,7 +158,8 @@ def test_the_agent_runs_on_every_python() -> None:
 
 def test_the_controller_uses_only_the_shared_part_of_the_agent() -> None:
     """Of the agent the controller imports expressions, frames and pure helpers; never what acts on a node."""
-    shared = tuple(f"opsctl.agent.{name}" for name in ("expr", "filters", "facts", "wire", "coerce", "modes", "boot", "sources", "hidden"))
+    names = "expr filters facts wire coerce modes boot sources hidden requirements engines".split()
+    shared = tuple(f"opsctl.agent.{name}" for name in names)
     # `--root DIR` works on a local tree by the same code that works on a node.
     local = {"diagnose": ("opsctl.agent.sources",), "patching": ("opsctl.agent.patchops",)}
     others = [path for path in SOURCES if room(path) != "agent"]
