@@ -39,6 +39,10 @@ class Answers:
             return self._prepare(task, data["args"])
         if what == "delegate":
             return self._delegate(task, data)
+        if what == "patch":
+            from .patching.task import answer
+
+            return answer(data, self.run.contents, self.run.bus.run)
         raise OpsError(f"the agent asks for `{what}`, which this version does not know", hint="upgrade opsctl")
 
     def _lookup(self, data: dict[str, Any]) -> Any:

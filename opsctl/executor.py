@@ -17,6 +17,7 @@ from .errors import ConfigError, ConnectError, Interrupted, OpsError, worst_exit
 from .hosts import HostState, Sessions
 from .ledger import Ledger
 from .model import Inventory, Play, Playbook, Task, walk
+from .patching.contents import Contents
 
 if TYPE_CHECKING:
     from .events import Bus
@@ -122,6 +123,7 @@ class Run:
         self.inventory = inventory
         self.options = options
         self.bus = bus
+        self.contents = Contents()
         self.masker = masker or Masker()
         self.ledger = ledger or Ledger()
         self.ledger.on_broken = self._forgetful

@@ -119,7 +119,11 @@ def commit(root: str, state: str, plan: Dict[str, Any], step: Step = lambda name
     (their names) and ``notes``.
     """
     writes = [(item["path"], item["before"], base64.b64decode(item["data"])) for item in plan["writes"]]
-    _usable(root, state, [path for path, _, _ in writes])
+    writable(root, [path for path, _, _ in writes])
+    try:
+        os.makedirs(state, mode=0o700, exist_ok=True)
+    except OSError as exc:
+        raise failed(exc, state) from None
     with Lock(state):
         _recover(state, root)
         now = read_manifest(state)
@@ -138,8 +142,8 @@ def commit(root: str, state: str, plan: Dict[str, Any], step: Step = lambda name
     return {"written": [path for path, _, _ in writes], "compiled": compiled, "notes": notes, "copies": copies}
 
 
-def _usable(root: str, state: str, paths: List[str]) -> None:
-    """Refuse before anything is written what cannot succeed."""
+def writable(root: str, paths: List[str]) -> None:
+    """Refuse before anything is written what cannot succeed. Raises PatchFsError."""
     folders = {os.path.dirname(inside(root, path)): path for path in paths}
     for folder in sorted(folders):
         if not os.access(folder, os.W_OK | os.X_OK) or _read_only(folder):
@@ -148,10 +152,6 @@ def _usable(root: str, state: str, paths: List[str]) -> None:
                 "the file system is read-only" if _read_only(folder) else "no permission for uid %d" % os.geteuid(),
                 "run as the owner of the environment (`become: true` on a node), or patch a writable copy",
             )  # fmt: skip
-    try:
-        os.makedirs(state, mode=0o700, exist_ok=True)
-    except OSError as exc:
-        raise failed(exc, state) from None
 
 
 def _read_only(folder: str) -> bool:

@@ -46,6 +46,10 @@ def _commit(args: Dict[str, Any], state_dir: str) -> Dict[str, Any]:
     return patchfs.commit(args["found"]["root"], args["found"]["state"], args["plan"])
 
 
+def _writable(args: Dict[str, Any], state_dir: str) -> None:
+    patchfs.writable(args["found"]["root"], args["paths"])
+
+
 def _check(args: Dict[str, Any], state_dir: str) -> Optional[str]:
     sources = {path: base64.b64decode(text) for path, text in args["texts"].items()}
     return patchfind.check_syntax(args["found"]["python"] or sys.executable, sources)
@@ -95,6 +99,7 @@ def _python(args: Dict[str, Any], state_dir: str) -> Dict[str, Any]:
 OPERATIONS: Dict[str, Callable[[Dict[str, Any], str], Any]] = {
     "observe": _observe,
     "commit": _commit,
+    "writable": _writable,
     "check": _check,
     "importers": _importers,
     "files": _files,

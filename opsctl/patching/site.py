@@ -50,6 +50,10 @@ class Site:
         """Write as one act (`patchfs.commit`)."""
         return dict(self._ask("commit", {"found": self._place(), "plan": dict(plan)}))
 
+    def writable(self, files: Sequence[str]) -> None:
+        """Raises OpsError when these files could not be replaced."""
+        self._ask("writable", {"found": self._place(), "paths": list(files)})
+
     def check(self, texts: Mapping[str, bytes]) -> str | None:
         """Whether the environment's interpreter accepts new sources; its complaint, or None."""
         sources = {path: base64.b64encode(data).decode() for path, data in texts.items() if path.endswith(".py")}

@@ -112,10 +112,7 @@ def report_diff(site: Site, sets: Sequence[PatchSet]) -> list[FileDiff]:
     out: list[FileDiff] = []
     for package, chosen in by_package(sets).items():
         seen = observe(site, package, chosen)
-        for path, entry in (seen.manifest or {"files": {}})["files"].items():
-            now, after = seen.data(path), seen.blobs.get(entry["after"])
-            if seen.entry(path) is not None and now is not None and after is not None and now != after:
-                out.append(FileDiff(path, unified(path, after, now, "as opsctl wrote it", "now"), "edit"))
+        out += [FileDiff(edit[0], unified(*edit), "edit") for edit in foreign_edits(seen)]
         for item in chosen:
             state = status(seen, item).state
             if state in SATISFIED or (len(chosen) > 1 and state in {"mismatch", "not-applicable"}):
@@ -124,6 +121,16 @@ def report_diff(site: Site, sets: Sequence[PatchSet]) -> list[FileDiff]:
             for path, new in plan.after.items():
                 out.append(FileDiff(path, unified(path, plan.before[path], new)))
     return _merged(out)
+
+
+def foreign_edits(seen: Observed) -> list[tuple[str, bytes, bytes, str, str]]:
+    """Files that another hand has edited since opsctl wrote them: arguments for `unified`."""
+    out = []
+    for path, entry in (seen.manifest or {"files": {}})["files"].items():
+        now, after = seen.data(path), seen.blobs.get(entry["after"])
+        if seen.entry(path) is not None and now is not None and after is not None and now != after:
+            out.append((path, after, now, "as opsctl wrote it", "now"))
+    return out
 
 
 def _merged(diffs: list[FileDiff]) -> list[FileDiff]:
@@ -179,6 +186,8 @@ def _carried_out(
     report = _report(site, seen, before)
     report.changed = plan.changed
     report.notes += plan.notes
+    if check and plan.changed:
+        site.writable(list(plan.after))
     if check or (not plan.changed and plan.manifest == seen.manifest):
         return report
     if plan.changed:

@@ -35,6 +35,7 @@ FAMILIES: dict[str, str] = {
     "service": "systemd",
     "venv": "venv",
     "server": "server",
+    "patch": "patch",
 }
 
 #: Other names of kinds.

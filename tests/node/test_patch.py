@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +11,9 @@ import pytest
 from opsctl.patching.sets import dump_yaml
 from tests.node.conftest import MakeNode
 from tests.support.project import Project, Run, TestNode
-from tests.unit.patching.support import FIX, contents, install
+from tests.unit.patching.support import FIX, contents, environment
 
 PKG = ("--package", "pkg")
-
-
-def environment(node: TestNode) -> Path:
-    """A virtual environment on the node with the package in it; returns its site-packages."""
-    env = node.files / "env"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(env)], check=True)
-    (site,) = env.glob("lib/python3*/site-packages")
-    return install(site)
 
 
 def inventory(project: Project, *nodes: TestNode) -> None:
@@ -37,7 +27,7 @@ def inventory(project: Project, *nodes: TestNode) -> None:
 def site(project: Project, node: TestNode) -> Path:
     """A node with an environment; returns its site-packages."""
     inventory(project, node)
-    return environment(node)
+    return environment(node.files / "env")
 
 
 def patch(project: Project, verb: str, *args: str) -> Run:
@@ -77,7 +67,7 @@ def test_many_hosts_and_one_that_is_not_there(project: Project, make_node: MakeN
     """Every host has its entry, in the inventory's order; an unreachable one has its error and the exit code 3."""
     one, two = make_node("n1"), make_node("n2")
     for node in (one, two):
-        environment(node)
+        environment(node.files / "env")
     inventory(project, one, two)
     two.server.stop()
     run = patch(project, "apply", "--json")

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.patching.sets import dump_yaml
 from opsctl.tasks import ALIASES, FAMILIES
 from tests.support.project import Project, TestNode, tree
 from tests.support.wheels import wheel
+from tests.unit.patching.support import FIX, environment
 
 #: Kind -> tasks that use it, and what their outcomes are in the first and in the second run.
 CASES: dict[str, tuple[str, str, str]] = {
@@ -66,6 +68,15 @@ CASES: dict[str, tuple[str, str, str]] = {
         "changed ok",
         "ok ok",
     ),
+    "patch": (
+        (
+            "- patch: {set: fix, env: '{{ files }}/engine'}\n"
+            "- command: '{{ files }}/engine/bin/python -B -c \"import pkg.two as it; it.Engine().stop()\"'\n"
+            "  changed_when: false"
+        ),
+        "changed ok",
+        "ok ok",
+    ),
 }
 
 #: Kinds that change a whole machine: their rows are in tests/lab/test_kinds.py.
@@ -115,6 +126,9 @@ def test_run_twice(kind: str, project: Project, node: TestNode, web: int) -> Non
     """Check predicts the first run and touches nothing; the second run finds everything as it should be."""
     tasks, first, second = CASES[kind]
     prepare(project, node)
+    if kind == "patch":
+        project.write("patches/fix.yml", dump_yaml(FIX.dump()))
+        environment(node.files / "engine")
     if kind in ("command", "shell"):
         for name in ("gone", "conf"):
             (node.files / name).unlink()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,13 @@ def install(root: Path, files: dict[str, str] | None = None, version: str = "1.2
     if record:
         (info / "RECORD").write_text("\n".join(rows) + "\n")
     return root
+
+
+def environment(folder: Path) -> Path:
+    """A virtual environment with the package in it; returns its site-packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site,) = folder.glob("lib/python3*/site-packages")
+    return install(site)
 
 
 def patch(name: str, file: str | list[str], *statements: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -204,7 +204,7 @@ def test_every_parameter_of_ansibles_module_is_taken_or_refused_with_advice(name
 
 
 #: Kinds that Ansible has no module for.
-OURS = {"server", "venv"}
+OURS = {"patch", "server", "venv"}
 
 
 def test_the_table_of_ansibles_parameters_covers_every_kind() -> None:
