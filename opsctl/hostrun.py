@@ -195,9 +195,11 @@ class HostRun:
             if {name, task_id} & set(self.run.options.rerun):
                 continue
             if {name, task_id} & set(self.run.options.skip):
-                self.past.append(
-                    {"ev": "finished", "task": task_id, "outcome": "skipped", "changed": False, "duration_s": 0.0}
-                )
+                skipped: Body = {"ev": "finished", "task": task_id, "outcome": "skipped", "changed": False}
+                skipped["reason"] = "interrupted before, and --skip goes on without it"
+                skipped |= {"duration_s": 0.0, "result": {"changed": False, "skipped": True}}
+                self.past.append(skipped)
+                self._finished(skipped)
                 continue
             reason = "interrupted: its agent ended, and whether it has done its work cannot be seen"
             self._finished(

