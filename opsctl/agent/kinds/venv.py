@@ -1,5 +1,6 @@
 """`venv`: a Python environment and what is installed in it. What is there is read from its files, in milliseconds."""
 
+import errno
 import json
 import os
 import shutil
@@ -38,7 +39,7 @@ class Venv(Kind):
         marker = _marker(path)
         seen: Dict[str, Any] = {"path": path, "there": found is not None, "venv": site is not None, "marker": marker,
                                 "unfinished": marker.get("state") == "installing"}  # fmt: skip
-        empty = found is not None and found["type"] == "directory" and not os.listdir(path)
+        empty = found is not None and found["type"] == "directory" and not _entries(path)
         if found is not None and site is None and not marker and not empty:
             raise Fail(
                 "%s is no Python environment" % path, cause="it exists, and has no pyvenv.cfg",
@@ -47,7 +48,7 @@ class Venv(Kind):
         if args["state"] == "absent":
             return seen
         seen["wanted"], seen["files"] = _wanted(args)
-        seen["needs"] = files.parent_needs(path) if found is None else []
+        seen["refused"] = _refused(path)
         seen["python"] = site.python if site is not None else ""
         seen["working"] = site is not None and site.working
         seen["rebuild"] = seen["working"] and site is not None and not _python_fits(args.get("python"), site, marker)
@@ -96,11 +97,11 @@ class Venv(Kind):
             after += [text + "\n" for text in seen["newer"]]
         if not parts:
             return None
+        if seen["refused"]:
+            exc = PermissionError(errno.EACCES, "")
+            raise files.os_fail(exc, "write in %s, to %s" % (seen["refused"], "; ".join(parts)), seen["refused"])
         diff = {"before": "".join(before), "after": "".join(after), "before_header": path, "after_header": path}
-        return Change(
-            "".join(before), "".join(after), diff, [("path", path)], seen["needs"],
-            unmet=files.unmet(seen["needs"]), msg="; ".join(parts),
-        )  # fmt: skip
+        return Change("".join(before), "".join(after), diff, [("path", path)], msg="; ".join(parts))
 
     def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
         path = seen["path"]
@@ -117,12 +118,13 @@ class Venv(Kind):
         path = seen["path"]
         if args["state"] == "absent":
             _remove(path)
+            shutil.rmtree(path + OLD, ignore_errors=True)
             return {"path": path}
         installer = installers.choose(args["installer"], node, _sources(args))
         fresh = not seen["working"] or seen["rebuild"]
         old = path + OLD
-        shutil.rmtree(old, ignore_errors=True)
         if fresh and seen["venv"] and not seen["unfinished"]:
+            shutil.rmtree(old, ignore_errors=True)
             os.rename(path, old)  # kept until the new one is complete
         try:
             _build(args, seen, installer, node, fresh)
@@ -207,6 +209,21 @@ def _newer(args: Args, seen: Dict[str, Any], node: "Node") -> List[str]:
 
 
 # What is wanted and what is there
+
+
+def _entries(path: str) -> List[str]:
+    try:
+        return os.listdir(path)
+    except OSError as exc:
+        raise files.os_fail(exc, "look into", path) from None
+
+
+def _refused(path: str) -> str:
+    """The directory that this user may not write in and would have to; '' if there is none."""
+    place = path
+    while not os.path.isdir(place) and place != os.path.dirname(place):
+        place = os.path.dirname(place)
+    return "" if os.access(place, os.W_OK | os.X_OK) else place
 
 
 def _wanted(args: Args) -> "tuple[List[Requirement], Dict[str, Any]]":

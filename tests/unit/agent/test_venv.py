@@ -241,6 +241,12 @@ def test_another_python_makes_the_environment_anew_and_a_failure_brings_the_old_
     with pytest.raises(Fail):
         run("venv", task("beta==77", python=f"{sys.version_info[0]}.{sys.version_info[1] + 40}"), node)
     assert versions(tmp_path / "env") == {"beta": "1.0"} and not (tmp_path / "env.opsctl-old").exists()
+    # The same when a kill left both of them.
+    shutil.copytree(tmp_path / "env", tmp_path / "env.opsctl-old", symlinks=True)
+    (tmp_path / "env" / MARKER).write_text('{"state": "inst')
+    with pytest.raises(Fail):
+        run("venv", task("beta==77"), node)
+    assert versions(tmp_path / "env") == {"beta": "1.0"}
     assert not run("venv", task("beta==1.0"), node).changed
     marker = json.loads((tmp_path / "env" / MARKER).read_text())
     assert marker["state"] == "done"
@@ -273,9 +279,21 @@ def test_an_environment_that_somebody_else_made_is_taken_as_it_is(
     twice("venv", task("beta"), node)
 
 
-def test_the_parent_that_is_missing_is_said_in_check_mode(tmp_path: Path) -> None:
-    change = look("venv", {"path": str(tmp_path / "a/b/env")})
-    assert change is not None and ("path", str(tmp_path / "a/b")) in change.needs and "does not exist" in change.unmet
+def test_parents_are_made(task: Callable[..., dict[str, Any]], node: Node, tmp_path: Path) -> None:
+    twice("venv", task("beta", path=str(tmp_path / "a/b/env")), node)
+    assert versions(tmp_path / "a/b/env") == {"beta": "2.0"}
+
+
+def test_a_place_that_cannot_be_written_fails_in_check_mode_as_in_an_apply(
+    task: Callable[..., dict[str, Any]], node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may write everywhere, so that the system's answer is made up here. What is there already is fine."""
+    run("venv", task("beta"), node)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK | os.X_OK)
+    assert not run("venv", task("beta"), node).changed
+    for args in (task("gamma"), task("beta", path=str(tmp_path / "other/env"))):
+        with pytest.raises(Fail, match="cannot write in"):
+            look("venv", args)
 
 
 def test_pip_without_that_python_fails_in_check_mode_as_in_an_apply(tmp_path: Path, node: Node) -> None:
