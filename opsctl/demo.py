@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -24,6 +25,7 @@ ANSWERS = 20.0
 #: What real vLLM for CPU needs: bytes on the disk, bytes of memory.
 DISK = 6 * 1024**3
 MEMORY = 5 * 1024**3
+_INDEXES = re.compile(r"(?:PIP|UV)_\w+|(?:https?|no|all)_proxy|SSL_CERT_(?:FILE|DIR)|REQUESTS_CA_BUNDLE", re.IGNORECASE)
 _SFTP = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/libexec/sftp-server")
 
 
@@ -243,10 +245,16 @@ class DemoNode:
             f"HostKey {self.directory / 'host_key'}",
             f"AuthorizedKeysFile {self.directory / 'authorized_keys'}",
             f"PidFile {self.directory / 'sshd.pid'}",
-            f'SetEnv "OPSCTL_NODE_STATE_DIR={self.state}"',
+            "SetEnv " + " ".join(f'"{name}={value}"' for name, value in self._session().items()),
             "StrictModes no", "UsePAM no", "PermitRootLogin yes", "PasswordAuthentication no",
             "KbdInteractiveAuthentication no", "PrintMotd no", "PrintLastLog no", f"Subsystem sftp {sftp}",
         )  # fmt: skip
+
+    def _session(self) -> dict[str, str]:
+        """The variables of a login: this machine's way to package indexes, which sshd would not pass on."""
+        plain = {name: value for name, value in os.environ.items() if not set(value) & set('"\n')}
+        indexes = {name: value for name, value in plain.items() if _INDEXES.fullmatch(name)}
+        return {"OPSCTL_NODE_STATE_DIR": str(self.state), **indexes}
 
     def _variables(self) -> dict[str, object]:
         known = f"-o UserKnownHostsFile={self.directory / 'known_hosts'} -o GlobalKnownHostsFile=/dev/null"

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests.node.conftest import MakeNode
 from tests.support.leaks import wait_gone
 from tests.support.project import Project, Run, TestNode
 from tests.support.sshd import free_port
@@ -238,7 +237,7 @@ def test_a_cut_link_does_not_end_the_wait(box: Box) -> None:
     box.project.write("site.yml", play(box.port, rehearsal={"slow": 1.0}))
     box.project.inventory(box.node)
     process = box.project.start("deploy", "site.yml", "--json")
-    until("it is launched", lambda: (box.folder / "launch.json").exists())
+    until("it is launched", (box.folder / "launch.json").exists)
     pid = box.pid
     assert box.node.server.kill_sessions()
     out, err = process.communicate(timeout=DEADLINE)
@@ -252,7 +251,7 @@ def test_a_stopped_run_leaves_no_server(box: Box) -> None:
     box.project.write("site.yml", play(box.port, rehearsal={"hang": "weights"}))
     box.project.inventory(box.node)
     process = box.project.start("deploy", "site.yml", "--json")
-    until("it is launched", lambda: (box.folder / "launch.json").exists())
+    until("it is launched", (box.folder / "launch.json").exists)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=DEADLINE)
     until("nothing of it is left", lambda: not box.tree())
@@ -287,7 +286,7 @@ def test_a_stop_ends_a_deploy_that_waits(box: Box) -> None:
     box.project.write("site.yml", play(box.port, rehearsal={"hang": "weights"}))
     box.project.inventory(box.node)
     process = box.project.start("deploy", "site.yml", "--json")
-    until("it is launched", lambda: (box.folder / "launch.json").exists())
+    until("it is launched", (box.folder / "launch.json").exists)
     box.project.opsctl("server", "stop", "demo", "--yes").ok()
     out, err = process.communicate(timeout=DEADLINE)
     error = box.project.judge(["deploy", "--json"], process.returncode, out, err).task("the server")["error"]
@@ -334,3 +333,45 @@ def test_shared_memory_of_the_dead_is_removed(box: Box) -> None:
     finally:
         other.unlink()
         ours.unlink(missing_ok=True)
+
+
+#: Cycles of start and stop, half of them with a cut link; the soak tier sets 50.
+CYCLES = int(os.environ.get("OPSCTL_TEST_SERVER_CYCLES", "4"))
+
+
+@pytest.mark.timeout(60 + 30 * CYCLES)
+def test_cycles_leak_nothing(box: Box) -> None:
+    """Started and stopped again and again, the link cut in every second start: nothing is left but the log."""
+    for cycle in range(CYCLES):
+        box.project.write("site.yml", play(box.port, rehearsal={"slow": 0.3}))
+        box.project.inventory(box.node)
+        process = box.project.start("deploy", "site.yml", "--json")
+        before = box.launch().get("nonce") if box.folder.exists() else None
+        if cycle % 2:
+            until("it is launched", lambda before=before: _nonce(box) not in (None, before))
+            box.node.server.kill_sessions()
+        out, err = process.communicate(timeout=DEADLINE)
+        run = box.project.judge(["deploy", "--json"], process.returncode, out, err).ok()
+        assert run.outcomes == ["changed"]
+        box.deploy(state="stopped").ok()
+        assert box.tree() == {}
+        left = {one.name for one in box.folder.iterdir()} - {
+            "log",
+            "spec.json",
+            "environment",
+            "keeper.py",
+            "keeper.err",
+        }
+        assert {name for name in left if not name.startswith("rehearsal-")} <= {
+            "launch.json",
+            "exit.json",
+            "stop.json",
+            "shm.json",
+        }
+
+
+def _nonce(box: Box) -> Any:
+    try:
+        return box.launch()["nonce"]
+    except (OSError, ValueError):
+        return None
