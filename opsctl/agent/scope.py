@@ -36,9 +36,11 @@ def leave(unit: str, pids: Sequence[int], user: str) -> Optional[str]:
         reason = "lingering is off for %s" % user
     if reason is None or not _kills(user):
         return None
+    # Without KillUserProcesses a session lasts as long as its processes, and nothing is removed before.
+    shared = " and removes its shared memory (RemoveIPC=yes)" if _says("RemoveIPC", "true") else ""
     return (
-        "a logout of %s ends what runs on this node: KillUserProcesses=yes in logind.conf, and %s; "
-        "`loginctl enable-linger %s` (as root) cures it" % (user, reason, user)
+        "a logout of %s ends what runs on this node%s: KillUserProcesses=yes in logind.conf, and %s; "
+        "`loginctl enable-linger %s` (as root) cures it" % (user, shared, reason, user)
     )
 
 
@@ -51,11 +53,12 @@ def _start_scope(bus: List[str], unit: str, pids: Sequence[int], slice_: str, en
 
 def _kills(user: str) -> bool:
     """Whether logind ends the processes of ``user`` at logout."""
-    answer = _run(["busctl", "get-property", *_LOGIN, "KillUserProcesses"], {})[0]
-    if "true" not in answer:
-        return False
-    excluded = _run(["busctl", "get-property", *_LOGIN, "KillExcludeUsers"], {})[0]
-    return '"%s"' % user not in excluded
+    return _says("KillUserProcesses", "true") and not _says("KillExcludeUsers", '"%s"' % user)
+
+
+def _says(name: str, word: str) -> bool:
+    """Whether logind's setting ``name`` has ``word`` in its value."""
+    return word in _run(["busctl", "get-property", *_LOGIN, name], {})[0]
 
 
 def _run(argv: List[str], env: Dict[str, str]) -> "tuple[str, Optional[str]]":
