@@ -163,7 +163,7 @@ class Link:
         self._frames: collections.deque[tuple[dict[str, Any], bytes]] = collections.deque()
         self._noise = bytearray()
         self._greeted = False
-        self._born = time.monotonic()
+        self._awaited: float | None = None  # since when somebody waits for the agent: planning may take its time first
         self._pings = 0
         self.sender = Sender(channel, host)
 
@@ -180,6 +180,8 @@ class Link:
         """The next frame. Raises LinkDown, Unreachable (the agent did not start), ConnectionLost (nonsense on
         the channel), and TimeoutError at ``until`` (of `time.monotonic`)."""
         quiet = time.monotonic()
+        if self._awaited is None:
+            self._awaited = quiet
         pinged = 0.0
         while not self._frames:
             now = time.monotonic()
@@ -205,7 +207,7 @@ class Link:
 
     def _watch(self, now: float, quiet: float) -> None:
         if not self._greeted:
-            if now - self._born > START_TIMEOUT:
+            if self._awaited is not None and now - self._awaited > START_TIMEOUT:
                 raise Unreachable(
                     f"the agent did not start on {self._where} within {START_TIMEOUT:g} s",
                     cause=self._said() or "nothing was printed",
