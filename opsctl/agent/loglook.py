@@ -77,7 +77,8 @@ def look(name: str, texts: Texts, *, deadline: float = 60.0, budget: int = BUDGE
     """The lines of the file ``name`` that can matter, packed (`unpack`), as JSON values.
 
     ``deadline`` (seconds) bounds the search, ``budget`` the compressed bytes; ``grep`` names the program ("" for none).
-    Gives {"name", "size", "lines", "spans", "data", "counts", "sent", "note"}; ``note`` says what was left out.
+    Gives {"name", "size", "age", "lines", "spans", "data", "counts", "sent", "note"}; ``age`` are the seconds since the
+    last line was written (None if unknown), ``note`` says what was left out.
     Raises OSError when the log cannot be read.
     """
     with logscan.open_log(name) as log:
@@ -92,7 +93,8 @@ def look(name: str, texts: Texts, *, deadline: float = 60.0, budget: int = BUDGE
             first, last = max(1, first // 4), max(1, last // 4)
             note = "of texts that repeat only the first %d and last %d places were sent" % (first, last)
         return {
-            "name": name, "size": log.size, "lines": total, "counts": places.counts(), "note": note or log.note, **packed,
+            "name": name, "size": log.size, "age": log.age, "lines": total, "counts": places.counts(),
+            "note": note or log.note, **packed,
         }  # fmt: skip
 
 
@@ -244,13 +246,11 @@ def _sent(log: "logscan.Log", start: int, end: int, hits: Sequence[int]) -> byte
 # -- stretches between ---------------------------------------------------------------------------------------------
 
 
-def _stretch(
-    log: "logscan.Log", start: int, end: int, number: int, often: List[bytes]
-) -> Tuple[List[Line], int]:
+def _stretch(log: "logscan.Log", start: int, end: int, number: int, often: List[bytes]) -> Tuple[List[Line], int]:
     """Signs of life between two ranges, and the number of lines before ``end``."""
     found: Dict[int, Line] = {}
     near: Dict[bytes, Deque[Line]] = {}
-    left: Dict[bytes, int] = {text: LIFE for text in often}
+    left: Dict[bytes, int] = dict.fromkeys(often, LIFE)
     border = number + AFTERLIFE
     fresh = True
     for at, block in log.blocks(start, end):

@@ -31,6 +31,7 @@ class Log:
         self.note = note
         self.fd = file.fileno()
         self.size = os.fstat(self.fd).st_size
+        self.age: Optional[float] = None
         self._at = 0
         self._buffer = b""
 
@@ -110,7 +111,9 @@ def open_log(name: str) -> Log:
         return _copy(_gunzip(file), name)
     if head in _WIDE:
         return _copy(_wide(file, _WIDE[head]), name)
-    return Log(file, name)
+    log = Log(file, name)
+    log.age = max(0.0, time.time() - os.fstat(log.fd).st_mtime)
+    return log
 
 
 def _copy(blocks: Iterator[bytes], name: str) -> Log:
@@ -246,9 +249,7 @@ def _usable(program: str) -> bool:
     return done.stdout == b"3:b c\n"
 
 
-def _grep(
-    program: str, log: Log, options: List[str], given: bytes, places: Places, until: float
-) -> Optional[int]:
+def _grep(program: str, log: Log, options: List[str], given: bytes, places: Places, until: float) -> Optional[int]:
     """Run grep to its end, or to the deadline: then the offset that it had reached."""
     child = subprocess.Popen(
         [program, "-a", "-b", "-o", *options, "--", log.path],

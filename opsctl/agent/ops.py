@@ -146,7 +146,15 @@ def _patch(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
     return call(args, state_dir)
 
 
+def _diagnose(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
+    """`opsctl diagnose` and `opsctl explain`."""
+    from .look import answer
+
+    return answer(args, state_dir)
+
+
 OPERATIONS = {
     "ping": _ping, "facts": _facts, "run": _run, "clean": _clean, "lock": _lock, "handlers": _handlers, "server": _server,
     "patch": _patch,
+    "diagnose": _diagnose,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""`opsctl diagnose --log FILE ...`, `opsctl diagnose --explain ID`."""
+"""`opsctl diagnose --log FILE ...`, `opsctl diagnose [-l HOSTS]`, `opsctl diagnose --explain ID`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 import click
 
 from ..errors import UsageError
+from ._options import Common, common
 
 
-@click.command("diagnose", short_help="Find the one cause in a server's log")
+@click.command("diagnose", short_help="Find the one cause in a server's log, or on hosts")
 @click.option(
     "--log",
     "logs",
@@ -33,8 +34,14 @@ from ..errors import UsageError
     help="A folder with signatures of your own; else ./signatures.",
 )
 @click.option("--bundle", metavar="FILE", help="Write a redacted .tar.gz for a bug report.")
-@click.option("--json", "as_json", is_flag=True, help="The report as JSON on stdout.")
+@click.option("--server", metavar="NAME", help="On hosts: only this server (or systemd unit).")
+@click.option(
+    "--remote-log", "remote_logs", multiple=True, metavar="PATH", help="On hosts: this log too; may be repeated."
+)
+@click.option("--no-probes", "probes", flag_value=False, default=True, help="On hosts: only logs.")
+@common()
 def command(
+    shared: Common,
     logs: tuple[str, ...],
     files: tuple[str, ...],
     separate: bool,
@@ -42,22 +49,40 @@ def command(
     listing: bool,
     folders: tuple[str, ...],
     bundle: str | None,
-    as_json: bool,
+    server: str | None,
+    remote_logs: tuple[str, ...],
+    probes: bool,
 ) -> int:
-    """Read logs of vLLM, SGLang, the kernel or a container and say what went wrong: cause, evidence, remedy.
+    """Say what went wrong: cause, evidence, remedy.
 
-    Logs given together are one incident. Exit status 1: a cause of severity error or worse, a crash or a stall.
+    With FILE or --log: logs of vLLM, SGLang, the kernel or a container; given together they are one incident. Else the
+    hosts of the inventory are asked (choose with -l): the logs of their servers, the kernel log and probes of driver,
+    GPUs and machine. Exit status 1: a cause of severity error or worse, a crash or a stall; 3: no host answered.
     """
     from ..diagnose import diagnose_files
 
+    as_json = shared.json
     where = [Path(folder) for folder in folders] or ([Path("signatures")] if Path("signatures").is_dir() else [])
     if explain_id is not None or listing:
         return _catalogue(explain_id, where, as_json)
     names = [*logs, *files]
+    if not names and _hosts_meant(shared, server, remote_logs):
+        from ._diagnose_hosts import diagnose_hosts
+
+        return diagnose_hosts(
+            shared, server=server, paths=remote_logs, probes=probes, folders=where, bundle=bundle,
+            style=_style(), width=_width(),
+        )  # fmt: skip
     if not names:
         raise UsageError(
             "nothing to diagnose",
-            hint="name a log: `opsctl diagnose --log server.log`, or pipe it: `... | opsctl diagnose --log -`",
+            hint="name a log: `opsctl diagnose --log server.log`, pipe it: `... | opsctl diagnose --log -`, or name hosts: "
+            "`opsctl diagnose -i inventory/ -l HOST`",
+        )
+    if server is not None or remote_logs or shared.limit:
+        raise UsageError(
+            "--server, --remote-log and -l are about hosts, --log and FILE about logs here",
+            hint="ask hosts without --log, or copy the log of the host here",
         )
     groups = [[name] for name in names] if separate else [names]
     reports = [diagnose_files(group, signatures=where) for group in groups]
@@ -81,6 +106,11 @@ def command(
 
         sys.stdout.write(render_all(reports, _style(), _width()))
     return max(report.exit_code for report in reports)
+
+
+def _hosts_meant(shared: Common, server: str | None, paths: tuple[str, ...]) -> bool:
+    named = shared.inventory or shared.limit or server is not None or paths
+    return bool(named or os.environ.get("OPSCTL_INVENTORY") or Path("inventory").exists())
 
 
 def _catalogue(name: str | None, folders: list[Path], as_json: bool) -> int:

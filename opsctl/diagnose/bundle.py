@@ -9,7 +9,7 @@ import re
 import tarfile
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from opsctl.diagnose.inputs import read_blocks
@@ -40,8 +40,12 @@ def redact(text: str) -> str:
     return text
 
 
-def write_bundle(target: str, logs: Sequence[str], reports: Sequence[Report]) -> None:
+def write_bundle(
+    target: str, logs: Sequence[str], reports: Sequence[Report], extra: Mapping[str, str] | None = None
+) -> None:
     """Write ``target`` (.tar.gz): report.json, versions.txt and the windows of each log (standard input has none).
+
+    ``extra`` are further files (path -> text): what nodes sent. All texts are masked.
 
     Raises InputUnreadable when the archive cannot be written.
     """
@@ -54,6 +58,7 @@ def write_bundle(target: str, logs: Sequence[str], reports: Sequence[Report]) ->
     for number, name in enumerate(logs, 1):
         if name != "-":
             files[f"logs/{number:02d}-{Path(name).name}.txt"] = _windows(name, lines)
+    files.update((path, redact(text)) for path, text in (extra or {}).items())
     try:
         with tarfile.open(target, "w:gz") as archive:
             for path, text in files.items():

@@ -164,19 +164,16 @@ def explain_report(report: Report, classes: Sequence[str] = ()) -> None:
             _explain_finding(finding, classes)
 
 
-def _explain_finding(finding: Finding, classes: Sequence[str]) -> None:
-    from opsctl.agent import sources
-
-    place = next((match["file"] for item in finding.evidence if (match := _FRAME.search(item.text))), None)
-    top = _package_of(place) if place else None
+def question(finding: Finding) -> tuple[str, str] | None:
+    """The file and the message to ask the installed source about, for an unknown finding with a traceback."""
+    file = next((match["file"] for item in finding.evidence if (match := _FRAME.search(item.text))), None)
     message = finding.title.partition(": ")[2] or finding.title
-    if top is None or len(message) < 12:
-        return
-    try:
-        found = sources.search(str(top), message, top.name, list(classes), 2, 5.0)
-    except LookupError:
-        return
-    for site in found["sites"][:1]:
+    return (file, message) if finding.id == "unknown" and file and len(message) >= 12 else None
+
+
+def add_answer(finding: Finding, found: Mapping[str, Any]) -> None:
+    """Put the place and its condition, as `sources.search` found them, into the evidence."""
+    for site in list(found.get("sites") or ())[:1]:
         conditions = " and ".join(
             c["text"] if c["holds"] else f"not ({c['text']})" for c in site["conditions"]
         )  # the guard, outermost first
@@ -186,6 +183,19 @@ def _explain_finding(finding: Finding, classes: Sequence[str]) -> None:
             finding.evidence.append(
                 Evidence(predicate["file"], predicate["line"], f"`{predicate['name']}` is defined here")
             )
+
+
+def _explain_finding(finding: Finding, classes: Sequence[str]) -> None:
+    from opsctl.agent import sources
+
+    asked = question(finding)
+    top = _package_of(asked[0]) if asked else None
+    if asked is None or top is None:
+        return
+    try:
+        add_answer(finding, sources.search(str(top), asked[1], top.name, list(classes), 2, 5.0))
+    except LookupError:
+        return
 
 
 def _package_of(file: str) -> Path | None:

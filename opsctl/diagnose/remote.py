@@ -52,19 +52,20 @@ def feed_log(analysis: Analysis, found: Mapping[str, Any], source: str, more: Mo
             feed(number + step, raw)
         number += count
         until = runs[index + 1][0][0] if index + 1 < len(runs) else int(found["lines"]) + 1
-        while reader.busy and number < until and asked < WINDOWS:
+        while number < until and asked < WINDOWS and _open(reader):
             asked += 1
             got = dict(more(name, end))
-            further = [line for _, lines in loglook.unpack(got) for line in lines]
             if not got["spans"]:
                 break
             end = got["spans"][-1][2]
-            for raw in further[: until - number]:
-                if not reader.busy:
+            for raw in [line for _, lines in loglook.unpack(got) for line in lines][: until - number]:
+                if not _open(reader):
                     break
                 feed(number, raw)
                 number += 1
-            else:
-                continue
-            break
     return {"windows": asked, "text": "\n".join(text) + "\n"}
+
+
+def _open(reader: Reader) -> bool:
+    """Whether a traceback is open, so that the next lines matter whatever they say."""
+    return reader.busy

@@ -47,7 +47,7 @@ def render(report: Report, style: Style | None = None, width: int = 100) -> str:
     lines = [_headline(report, marks)]
     for finding in report.findings:
         lines.append("")
-        lines += _finding(finding, marks, width)
+        lines += finding_lines(finding, marks, width)
     return "\n".join(lines) + "\n"
 
 
@@ -69,7 +69,8 @@ def _headline(report: Report, style: Style) -> str:
     return f"{clean(report.source)}  {paint(report.state)}  {detail}".rstrip()
 
 
-def _finding(finding: Finding, style: Style, width: int) -> Iterator[str]:
+def finding_lines(finding: Finding, style: Style, width: int) -> Iterator[str]:
+    """One finding as lines."""
     word = _WORDS.get(finding.severity, finding.severity.upper())
     paint = style.red if finding.severity in {"fatal", "error"} else style.yellow
     yield f"{paint(word)}  {style.bold(clean(finding.title))}  {style.dim('[' + finding.id + ']')}"
