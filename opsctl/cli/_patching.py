@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import ConnectionLost, OpsError, UsageError
+from ..errors import ConnectionLost, OpsError, Unreachable, UsageError
 from ._options import Common
 
 if TYPE_CHECKING:
@@ -137,15 +138,23 @@ class NodeCall:
                     self._open()
                 assert self._session is not None
                 return dict(self._session.call("patch", request, timeout=timeout))
-            except ConnectionLost:
+            except ConnectionLost as exc:
                 if time.monotonic() >= until:
                     raise
-            except OpsError:
-                if not request.get("again") or self._session is not None or time.monotonic() >= until:
+                if "again" not in request:
+                    self._say(f"{exc.what}; trying again")
+            except Unreachable:
+                if "again" not in request or self._session is not None or time.monotonic() >= until:
                     raise
             request["again"] = True
             self.close()
             time.sleep(PAUSE)
+
+    def _say(self, text: str) -> None:
+        from ..ui.text import clean
+
+        if self._nodes.common.verbosity >= 0:
+            sys.stderr.write(f"{clean(self._name)}  {clean(text)}\n")
 
     def _open(self) -> None:
         """Connect and send the start command; nothing is waited for, so that a dead host keeps nobody waiting."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from opsctl.patching.sets import dump_yaml
 from tests.node.conftest import MakeNode
 from tests.support.project import Project, Run, TestNode
+from tests.support.running import wait_for
 from tests.unit.patching.support import FIX, contents, environment
 
 PKG = ("--package", "pkg")
@@ -80,3 +83,228 @@ def test_many_hosts_and_one_that_is_not_there(project: Project, make_node: MakeN
     table = patch(project, "status").ok().stdout
     assert "1 applied, 1 not applied" in table
     assert "`opsctl patch-vllm apply --set fix -l n2` makes it true" in table
+
+
+# -- links that break, two at once --------------------------------------------------------------------------------
+
+WRAPPER = """\
+#!/bin/bash
+# The environment's Python, which waits at a gate: `find` looks for the package, `check` parses, `compile` comes last.
+case "$2" in
+    *opsctl-find*) step=find ;;
+    *py_compile*) step=compile ;;
+    *b64decode*) step=check ;;
+    *) step=run ;;
+esac
+touch "GATES/came.$step.$$"
+while [ -e "GATES/hold.$step" ]; do sleep 0.05; done
+exec -a "$0" REAL "$@"
+"""
+
+
+class Gates:
+    """Holds the acts on a node at one step each: its environment's interpreter waits."""
+
+    def __init__(self, node: TestNode) -> None:
+        self.folder = node.files / "gates"
+        self.folder.mkdir()
+        python = node.files / "env/bin/python"
+        real = python.resolve()
+        for name in python.parent.glob("python*"):
+            name.unlink()
+        python.write_text(WRAPPER.replace("GATES", str(self.folder)).replace("REAL", str(real)))
+        python.chmod(0o755)
+
+    def hold(self, step: str) -> None:
+        (self.folder / f"hold.{step}").touch()
+
+    def go(self) -> None:
+        for path in self.folder.glob("hold.*"):
+            path.unlink()
+
+    def came(self, step: str) -> int:
+        return len(list(self.folder.glob(f"came.{step}.*")))
+
+    def wait(self, step: str, times: int = 1) -> None:
+        wait_for(lambda: self.came(step) >= times, f"{step} does not come")
+
+
+def whole(site: Path) -> None:
+    """Every patch is there, and nothing that passes by is left."""
+    assert "def stop" in (site / "pkg/two.py").read_text() and '"c"' in (site / "pkg/one.py").read_text()
+    assert not list(site.rglob("*opsctl*"))
+
+
+@pytest.mark.parametrize(
+    ("step", "late"), [("find", False), ("check", True), ("compile", False), ("compile", True)]
+)
+def test_the_link_breaks_during_apply(step: str, late: bool, project: Project, node: TestNode, site: Path) -> None:
+    """Wherever it breaks, whether the node is through by then or still at it (late): applied once, whole, and said so."""
+    gates = Gates(node)
+    gates.hold(step)
+    argv = ["patch-vllm", "apply", "--json", *PKG]
+    process = project.start(*argv)
+    gates.wait(step)
+    node.server.kill_sessions()
+    if late and step != "compile":
+        gates.wait(step, 2)
+    elif late:
+        wait_for(lambda: len(node.processes()) > 2, "nobody comes back")
+    gates.go()
+    stdout, stderr = process.communicate(timeout=120)
+    run = project.judge(argv, process.returncode, stdout, stderr).ok()
+    assert hosts(run)["n1"]["changed"] is True
+    assert "trying again" in stderr
+    whole(site)
+    assert len(json.loads(next((node.state / "patches").glob("*/manifest.json")).read_text())["files"]) == 2
+
+
+@pytest.mark.parametrize("step", ["find", "check", "compile"])
+def test_the_link_breaks_during_a_task(step: str, project: Project, node: TestNode, site: Path) -> None:
+    """A deploy reconnects and its patch is applied once."""
+    gates = Gates(node)
+    gates.hold(step)
+    project.write("site.yml", BOOK)
+    argv = ["deploy", "site.yml", "--json"]
+    process = project.start(*argv)
+    gates.wait(step)
+    node.server.kill_sessions()
+    gates.go()
+    stdout, stderr = process.communicate(timeout=120)
+    run = project.judge(argv, process.returncode, stdout, stderr).ok()
+    assert run.task("fix")["outcome"] == "changed" and gates.came("compile") == 1
+    whole(site)
+
+
+@pytest.mark.parametrize("first", ["apply", "deploy"])
+def test_two_at_once(first: str, project: Project, node: TestNode, site: Path) -> None:
+    """While one run patches, apply, revert and deploy are told who has the node (exit 5); looking works."""
+    gates = Gates(node)
+    gates.hold("compile")
+    project.write("site.yml", BOOK)
+    argv = ["deploy", "site.yml", "--json"] if first == "deploy" else ["patch-vllm", "apply", "--json", *PKG]
+    process = project.start(*argv)
+    gates.wait("compile")
+    why = "patch-vllm apply" if first == "apply" else "deploy"
+    for verb in ("apply", "revert"):
+        run = patch(project, verb)
+        assert run.code == 5, run.explain()
+        assert "held by another run" in run.stderr and why in run.stderr
+    second = project.deploy(BOOK)
+    assert second.code == 5 and why in second.stdout, second.explain()
+    assert "applied" in patch(project, "status").ok().stdout
+    gates.go()
+    stdout, stderr = process.communicate(timeout=120)
+    project.judge(argv, process.returncode, stdout, stderr).ok()
+    whole(site)
+
+
+def test_a_killed_apply(project: Project, node: TestNode, site: Path) -> None:
+    """The controller and everything on the node die in the middle: the next contact finds it whole, one way or other."""
+    gates = Gates(node)
+    gates.hold("compile")
+    process = project.start("patch-vllm", "apply", *PKG)
+    gates.wait("compile")
+    process.kill()
+    process.communicate()
+    for pid in node.processes():
+        os.kill(pid, signal.SIGKILL)
+    gates.go()
+    assert patch(project, "status", "--check").ok()
+    whole(site)
+    assert patch(project, "revert").ok()
+
+
+# -- the task -----------------------------------------------------------------------------------------------------
+
+BOOK = """
+- hosts: all
+  tasks:
+    - name: fix
+      patch: {set: fix, env: '{{ opsctl_env }}'}
+      notify: restart
+  handlers:
+    - {name: restart, command: 'touch {{ files }}/restarted'}
+"""
+
+
+def test_the_task(project: Project, node: TestNode, site: Path) -> None:
+    """Check predicts with a diff and writes nothing; a change notifies; then ok; reverted is the way back."""
+    pristine = contents(site)
+    check = project.deploy(BOOK, check=True, args=["--diff"])
+    assert check.code == 8 and check.outcomes[0] == "changed", check.explain()
+    diffs = check.task("fix")["diff"]
+    assert '"c"' in diffs[0]["after"] and '"c"' not in diffs[0]["before"]
+    assert contents(site) == pristine and not (node.state / "patches").exists()
+    run = project.deploy(BOOK).ok()
+    assert run.outcomes == ["changed", "changed"] and (node.files / "restarted").exists()
+    result = run.task("fix")["result"]
+    assert result["sets"][0]["state"] == "applied" and sorted(result["written"]) == ["pkg/one.py", "pkg/two.py"]
+    assert project.deploy(BOOK).ok().outcomes == ["ok"]
+    assert hosts(patch(project, "status", "--json").ok())["n1"]["sets"][0]["state"] == "applied"
+    undo = BOOK.replace("set: fix", "package: pkg, state: reverted")
+    assert project.deploy(undo, check=True).outcomes[0] == "changed"
+    assert project.deploy(undo).ok().outcomes[0] == "changed"
+    assert contents(site) == pristine
+    assert project.deploy(undo).ok().outcomes == ["ok"]
+
+
+def test_a_task_that_does_not_fit(project: Project, node: TestNode, site: Path) -> None:
+    """A mismatch fails with what was looked for and the nearest thing, in check mode too; nothing is written."""
+    two = site / "pkg/two.py"
+    two.write_text(two.read_text().replace("Engine", "Engines"))
+    before = contents(site)
+    for check in (True, False):
+        run = project.deploy(BOOK, check=check)
+        assert run.code == 1 and run.outcomes == ["failed"], run.explain()
+        assert "does not fit pkg 1.2.0" in run.error["what"]
+        assert "Engine" in run.error["cause"] and "Engines" in run.error["cause"]
+        assert run.task("fix")["result"]["sets"][0]["state"] == "mismatch"
+    assert contents(site) == before
+
+
+def test_a_task_on_a_file_that_was_edited(project: Project, node: TestNode, site: Path) -> None:
+    """Drift fails with the edit as a diff; `force` makes it true again and keeps the edited file."""
+    project.deploy(BOOK).ok()
+    one = site / "pkg/one.py"
+    one.write_text(one.read_text().replace('"c"', '"d"'))
+    run = project.deploy(BOOK)
+    assert run.code == 1 and '-SUPPORTED = ["a", "b", "c"]' in run.error["cause"], run.explain()
+    forced = project.deploy(BOOK.replace("set: fix", "set: fix, force: true")).ok()
+    assert forced.outcomes[0] == "changed" and '"c"' in one.read_text()
+    (kept,) = (node.state / "patches").glob("*/copies/*")
+    assert '"d"' in kept.read_text()
+
+
+def test_what_a_check_cannot_know(project: Project, node: TestNode, site: Path) -> None:
+    """A patch of an environment that an earlier task would make is unknown; of one that is not there, a failure."""
+    book = """
+        - hosts: all
+          tasks:
+            - name: make
+              file: {path: '{{ files }}/new', state: directory}
+            - name: fix
+              patch: {set: fix, env: '{{ files }}/new'}
+    """
+    assert project.deploy(book, check=True).outcomes == ["changed", "unknown"]
+    run = project.deploy(BOOK.replace("{{ opsctl_env }}", "{{ files }}/nowhere"), check=True)
+    assert run.outcomes == ["failed"] and "there is no environment" in run.error["what"]
+    run = project.deploy(BOOK.replace("set: fix", "set: fixx"), check=True)
+    assert run.code == 2 and "there is no patch set `fixx`" in run.error["what"], run.explain()
+    assert run.error["at"]["line"] == 4
+
+
+def test_a_set_that_only_the_node_knows(project: Project, node: TestNode, site: Path) -> None:
+    """A set's name may come out of a result, and sets may be looped over."""
+    book = """
+        - hosts: all
+          tasks:
+            - {command: echo fix, register: said}
+            - name: named
+              patch: {set: '{{ said.stdout }}', env: '{{ opsctl_env }}'}
+            - name: loop
+              patch: {set: '{{ item }}', env: '{{ opsctl_env }}'}
+              loop: [fix]
+    """
+    assert project.deploy(book).ok().outcomes == ["changed", "changed", "ok"]
+    whole(site)
