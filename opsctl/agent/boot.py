@@ -70,17 +70,18 @@ def foreign(path: str, uid: int) -> str:
 
 
 def _private(st: os.stat_result) -> bool:
-    """Whether only a group may write that has no member but its owner, as homes often have it (umask 002)."""
+    """Whether the group that may write has no member but the owner: users' own groups (umask 002), Debian's `staff`."""
     if st.st_mode & 0o002 or st.st_gid == 0:
         return not st.st_mode & 0o002
     try:
         import grp
         import pwd
 
-        group, owner = grp.getgrgid(st.st_gid), pwd.getpwuid(st.st_uid)
+        group, owner = grp.getgrgid(st.st_gid), pwd.getpwuid(st.st_uid).pw_name
     except (ImportError, KeyError):
         return False
-    return group.gr_name == owner.pw_name and not set(group.gr_mem) - {owner.pw_name}
+    own = group.gr_name == owner or (st.st_uid == 0 and st.st_gid < 100)
+    return own and not set(group.gr_mem) - {owner}
 
 
 def private_dir(path: str) -> str:

@@ -9,11 +9,13 @@ import sys
 import time
 from typing import Any, Callable, List, Optional
 
-from . import memory
+from . import boot, memory
 from .kinds import Fail
 
 #: Seconds that sudo may take to start a worker. It asks nobody (`-n`, or the password on its standard input).
 DEADLINE = 30.0
+#: Where a system has its own Python.
+SYSTEM = ("/usr/bin/python3", "/usr/libexec/platform-python", "/usr/local/bin/python3")
 
 # Runs under sudo: reads the agent from its standard input and imports it from memory, so that a privileged process
 # never executes a file that the login user can write. Arguments: mark, length. Its first words are the mark: nothing
@@ -65,24 +67,50 @@ def start(user: str, root: str, password: Optional[str], cancelled: Callable[[],
     Raises Fail; with ``password_refused`` in its result when the password was the reason.
     """
     try:
-        pwd.getpwnam(user)
+        python = interpreter(pwd.getpwnam(user).pw_uid)
     except KeyError:
         raise Fail("there is no user `%s` on the node" % user, needs=[("user", user)]) from None
     code = memory.sources(root)
-    attempt = _Attempt(user, code, None, cancelled)
+    attempt = _Attempt(user, python, code, None, cancelled)
     if attempt.started is None and password is not None and attempt.wants_password:
-        attempt = _Attempt(user, code, password, cancelled, terminal=attempt.terminal)
+        attempt = _Attempt(user, python, code, password, cancelled, terminal=attempt.terminal)
     if attempt.started is None:
         told = _message(user, attempt, password is not None)
         raise Fail(told, stderr=attempt.said.replace(STUB, "..."), password_refused=attempt.refused)
     return attempt.started
 
 
+def interpreter(uid: int) -> str:
+    """A Python that nobody but root and user ``uid`` can change: our own if it is one, else the system's. Raises Fail."""
+    own = [sys.executable, os.path.realpath(sys.executable)]
+    reason = boot.foreign(os.path.dirname(os.__file__), uid)
+    for path in own if not reason else []:
+        reason = boot.foreign(path, uid)
+        if not reason:
+            return path
+    for path in SYSTEM:
+        if os.path.exists(path) and not boot.foreign(path, uid):
+            argv = [path, "-I", "-S", "-c", "import sys; sys.exit(sys.version_info < (3, 8))"]
+            if subprocess.run(argv, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0:
+                return path
+    raise Fail(
+        "no Python on the node may be run as another user",
+        cause="%s, and there is no other Python 3.8 or newer" % reason,
+        hint="install Python for the whole system (Debian, Ubuntu: `apt-get install python3`)",
+    )
+
+
 class _Attempt:
     """One start of sudo, a second one with a terminal where sudoers want that (`requiretty`)."""
 
     def __init__(
-        self, user: str, code: bytes, password: Optional[str], cancelled: Callable[[], bool], terminal: bool = False
+        self,
+        user: str,
+        python: str,
+        code: bytes,
+        password: Optional[str],
+        cancelled: Callable[[], bool],
+        terminal: bool = False,
     ) -> None:
         self.terminal = terminal
         self.password = password
@@ -94,8 +122,20 @@ class _Attempt:
         self._mark = ("\n<<opsctl worker %s>>\n" % nonce).encode()
         self._prompt = "<<opsctl prompt %s>>" % nonce
         how = ["-n"] if password is None else ["-S", "-k", "-p", self._prompt]
-        python = [sys.executable, "-I", "-c", STUB, self._mark.decode(), str(len(code))]
-        self._argv = ["sudo", *how, "-H", "-u", user, "--", *python]
+        self._argv = [
+            "sudo",
+            *how,
+            "-H",
+            "-u",
+            user,
+            "--",
+            python,
+            "-I",
+            "-c",
+            STUB,
+            self._mark.decode(),
+            str(len(code)),
+        ]
         if not self._start(code) and not terminal and self.no_terminal:
             self.terminal = True
             self._start(code)

@@ -34,23 +34,29 @@ TASKS = json.dumps(
 
 
 @pytest.fixture(scope="module")
-def victim(lab: Lab) -> Iterator[LabNode]:
+def hostile(lab: Lab) -> Iterator[LabNode]:
     node = lab.node("victim")
     yield node
     node.stop()
 
 
-@pytest.fixture(params=LOGINS)
-def login(request: pytest.FixtureRequest, victim: LabNode, project: Project) -> str:
-    """A login of a node that has no state of opsctl's at all."""
-    user: str = request.param
+@pytest.fixture
+def victim(hostile: LabNode) -> LabNode:
+    """A node that has no state of opsctl's at all; /srv/planted is for code that should not run, /srv/bait for links."""
     script = f"""
         rm -rf /var/lib/opsctl /home/*/.local /srv/planted /srv/bait /srv/out
         install -d -m 1777 /srv/planted
         install -d -m 0755 -o {GUEST} -g {GUEST} /srv/bait
         chmod 0755 /var/lib /home/{ADMIN}
     """
-    victim.run(["sh", "-c", script])
+    hostile.run(["sh", "-c", script])
+    return hostile
+
+
+@pytest.fixture(params=LOGINS)
+def login(request: pytest.FixtureRequest, victim: LabNode, project: Project) -> str:
+    """Who logs in."""
+    user: str = request.param
     project.inventory(victim=victim.variables(user))
     return user
 
@@ -152,7 +158,6 @@ def test_a_changed_cache_is_replaced(change: str, login: str, project: Project, 
 def test_other_users_do_not_take_the_login_users_code(victim: LabNode, project: Project) -> None:
     """Code that the login user slips in between check and use ends the task, and is run by nobody else."""
     project.inventory(victim=victim.variables(ADMIN))
-    victim.run(["sh", "-c", "rm -rf /srv/planted; install -d -m 1777 /srv/planted"])
     spoil = "for f in ~/.local/state/opsctl/*/agents/*/opsctl_agent/*.py; do echo 'raise SystemExit' >> $f; done"
     play = [
         {"name": "spoil", "shell": spoil},
@@ -161,3 +166,24 @@ def test_other_users_do_not_take_the_login_users_code(victim: LabNode, project: 
     run = project.deploy(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": play}]))
     assert run.code == 1 and "was changed after it was checked" in run.task("root")["error"]["what"], run.explain()
     project.deploy(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": play[1:]}])).ok()
+
+
+def test_other_users_do_not_take_the_login_users_python(victim: LabNode, project: Project) -> None:
+    """Where the agent runs on a Python that the login user can change (in a home, in a virtual environment), others run
+    on the system's."""
+    planted_python = f"/home/{ADMIN}/bin/python3"
+    script = f"""
+        install -d -o {ADMIN} /home/{ADMIN}/bin
+        install -o {ADMIN} $(readlink -f /usr/bin/python3) {planted_python}
+    """
+    victim.run(["sh", "-ec", script])
+    project.inventory(victim={**victim.variables(ADMIN), "ansible_python_interpreter": planted_python})
+    replace = "rm ~/bin/python3; printf '#!/bin/sh\\nid -u > /srv/planted/$(id -u)\\n' > ~/bin/python3; chmod 755 ~/bin/python3"
+    play = [
+        {"name": "spoil", "shell": replace},
+        {"name": "root", "command": "id -un", "become": True, "changed_when": False},
+        {"name": "guest", "command": "id -un", "become": True, "become_user": GUEST, "changed_when": False},
+    ]
+    run = project.deploy(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": play}])).ok()
+    assert [run.task(name)["result"]["stdout"] for name in ("root", "guest")] == ["root", GUEST]
+    assert planted(victim) == []
