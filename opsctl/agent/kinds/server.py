@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from ..coerce import Bad
 from ..engines import help_argv, known_flags, launch, refuse_unknown, rehearse
+from ..files import expand
 from ..servers import tree
 from ..servers.home import Server, base_environment, folder_of
 from ..servers.keeper import read, write
@@ -142,6 +143,7 @@ class ServerKind(Kind):
 
 def spec_of(args: Args, node: "Node", server: Server) -> Dict[str, Any]:
     """The launch spec of `opsctl.agent.engines` for a task's arguments."""
+    args = {**args, **{key: expand(args[key]) for key in ("venv", "python", "model") if args.get(key)}}
     spec: Dict[str, Any] = {
         "engine": args["engine"], "model": args.get("model"), "name": args.get("served_name") or args["name"],
         "host": args["host"], "port": args["port"],
@@ -169,7 +171,7 @@ def wanted(args: Args, node: "Node", server: Server) -> Tuple[Dict[str, Any], Di
         portable = launch(spec, known, base=_PATH)
     except Bad as exc:
         raise Fail("server: %s" % exc.what, hint=exc.hint) from None
-    cwd = args.get("chdir") or "/"
+    cwd = expand(args.get("chdir") or "/")
     text = json.dumps([done.argv, sorted(portable.env.items()), cwd, spec["host"], spec["port"]], sort_keys=True)
     record = {
         "name": server.name, "hash": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
@@ -199,7 +201,7 @@ def _needs(args: Args, seen: Dict[str, Any]) -> List[Pair]:
     needs: List[Pair] = []
     if seen["program"]:
         needs.append(("path", seen["program"]))
-    model = args.get("model") or ""
+    model = expand(args.get("model") or "")
     real = not (args.get("rehearse") or args["engine"] in ("rehearsal", "command"))
     if real and model.startswith("/") and not os.path.exists(model):
         needs.append(("path", model))

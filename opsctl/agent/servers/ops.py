@@ -94,7 +94,10 @@ def _restart(args: Dict[str, Any], state_dir: str, send: Send) -> Dict[str, Any]
         return {"found": False}
 
     def tell(text: str) -> None:
-        send({"t": "output", "task": args["name"], "stream": "progress", "text": text})
+        try:
+            send({"t": "output", "task": args["name"], "stream": "progress", "text": text})
+        except OSError:
+            pass  # the link is gone: what was begun is done all the same
 
     owner = {"run": "server-restart-%d" % os.getpid(), "who": args.get("by"), "why": "server restart " + server.name}
     lock = NodeLock(state_dir, {**owner, "since": time.time(), "pid": os.getpid()})
