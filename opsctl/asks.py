@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .agent.expr import ExprError, from_wire, lift, to_wire
 from .errors import OpsError, TaskFailed
-from .plan import prepared
+from .plantask import prepared
 
 if TYPE_CHECKING:
     from .batch import Batch
@@ -111,7 +111,9 @@ class Answers:
             "diff": request.get("diff", False),
             "nodes": [node],
         }
-        if spec.become_password is not None:
+        if host.name in self.run.refused:
+            segment["become_refused"] = True
+        elif spec.become_password is not None:
             segment["become_password"] = spec.become_password.reveal()
         secrets = self.run.masker.within(json.dumps(segment, ensure_ascii=False, default=str))
         if secrets:
@@ -121,6 +123,8 @@ class Answers:
         def on_event(ev: dict[str, Any]) -> None:
             if ev.get("ev") == "finished":
                 finished.update(ev)
+            elif ev.get("ev") == "password_refused":
+                self.run.refused.add(host.name)
 
         session = self.run.sessions.extra(spec)
         try:
