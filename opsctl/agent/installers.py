@@ -7,7 +7,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence
 
-from . import process, pypi
+from . import process, pypi, sitepackages
 from .installer_words import Follow, failed
 from .kinds import Fail
 from .pypi import Sources
@@ -149,7 +149,8 @@ class Pip(Installer):
 
     def _pip(self, path: str) -> List[str]:
         inside = os.path.join(path, "bin", "python")
-        if self._run([inside, "-m", "pip", "--version"], {}).rc == 0:
+        site = sitepackages.look(path)
+        if site is not None and "pip" in sitepackages.installed(site.folders):
             return [inside, "-m", "pip"]
         return [*any_pip(self.node, self.sources, inside), "--python", inside]
 

@@ -86,7 +86,10 @@ def versions(path: Path) -> dict[str, str]:
 def test_an_environment_with_packages_is_made_once(
     installer: str, task: Callable[..., dict[str, Any]], node: Node, tmp_path: Path
 ) -> None:
-    """Check predicts it and writes nothing; the second run changes nothing; the interpreter has the packages."""
+    """Check predicts it and writes nothing; the second run changes nothing; the interpreter has the packages. What
+    it is doing is told meanwhile."""
+    said: list[str] = []
+    node.progress = said.append
     args = task("alpha[more]==1.1", installer=installer)
     change = look("venv", args, Node(check=True, state_dir=node.state_dir))
     assert change is not None and "alpha[more]==1.1" in change.msg and not (tmp_path / "env").exists()
@@ -95,7 +98,7 @@ def test_an_environment_with_packages_is_made_once(
     assert done.result["installer"] == installer and done.result["installed"] == {"alpha": "1.1"}
     python = done.result["python"]
     assert node.run([python, "-c", "import alpha, gamma; print(alpha.version)"]).stdout == "1.1\n"
-    assert look("venv", args) is None
+    assert look("venv", args) is None and said[0] == "making the environment" and len(said) > 1
 
 
 @pytest.mark.parametrize("installer", INSTALLERS)
@@ -104,12 +107,12 @@ def test_versions_follow_the_task(
 ) -> None:
     """A pin that changes is followed; a range that holds is left alone; `upgrade` takes the newest that is allowed."""
     run("venv", task("beta==1.0", installer=installer), node)
-    assert not run("venv", task("beta>=1,<2", installer=installer), node).changed
-    assert not run("venv", task("beta", installer=installer), node).changed
+    assert look("venv", task("beta>=1,<2", installer=installer)) is None
+    assert look("venv", task("beta", installer=installer)) is None
     done = twice("venv", task("beta", installer=installer, upgrade=True), node)
     assert versions(tmp_path / "env") == {"beta": "2.0"} and done.change is not None
     assert done.change.diff is not None and "beta==2.0" in done.change.diff["after"]
-    done = twice("venv", task("beta<2", installer=installer), node)
+    done = run("venv", task("beta<2", installer=installer), node)
     assert versions(tmp_path / "env") == {"beta": "1.0"}
     assert done.change is not None and done.change.diff is not None and done.change.diff["before"] == "beta==2.0\n"
 
@@ -130,7 +133,6 @@ def test_a_failed_installation_names_the_package_and_the_reason(
         assert why in caught.value.cause and "could not install" in caught.value.msg
         change = look("venv", task("beta", installer=installer))
         assert change is not None and "finish" in change.msg, "a failed installation counts as done"
-    twice("venv", task("beta", installer=installer), node)
 
 
 @pytest.mark.parametrize("installer", INSTALLERS)
@@ -160,13 +162,10 @@ def test_an_interrupted_installation_is_finished_by_the_next_run(
     assert node.run([str(tmp_path / "env/bin/python"), "-c", "import beta; beta.version"]).rc == 0
 
 
-@pytest.mark.parametrize("installer", INSTALLERS)
-def test_a_lock_file_is_the_whole_truth(
-    installer: str, task: Callable[..., dict[str, Any]], node: Node, tmp_path: Path
-) -> None:
+def test_a_lock_file_is_the_whole_truth(task: Callable[..., dict[str, Any]], node: Node, tmp_path: Path) -> None:
     """Exactly the listed packages: dependencies are not resolved, what is not listed goes."""
-    run("venv", task("alpha[more]", installer=installer), node)
-    args = task(installer=installer, lock="lock.txt")
+    run("venv", task("alpha[more]"), node)
+    args = task(lock="lock.txt")
     extra = {"lock_content": "# made by a tool\nalpha==1.0 \\\n    # via nothing\ngamma==0.5  # kept\n"}
     done = twice("venv", args, node, extra=extra)
     assert versions(tmp_path / "env") == {"alpha": "1.0", "gamma": "0.5+local.1"}
@@ -355,16 +354,6 @@ def test_a_look_starts_no_program_and_takes_milliseconds(
     started = time.perf_counter()
     assert look("venv", task("alpha[more]", "many299")) is None
     print(f"300 packages: {1000 * (time.perf_counter() - started):.0f} ms")
-
-
-@pytest.mark.parametrize("installer", INSTALLERS)
-def test_progress_is_told_while_it_installs(
-    installer: str, task: Callable[..., dict[str, Any]], node: Node, tmp_path: Path
-) -> None:
-    said: list[str] = []
-    node.progress = said.append
-    run("venv", task("alpha", installer=installer), node)
-    assert said, "nothing was said"
 
 
 @pytest.mark.parametrize("installer", INSTALLERS)
