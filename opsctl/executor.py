@@ -133,6 +133,7 @@ class Run:
         self.sessions.on_wait = self.waiting
         self.variables: Variables = Variables(playbook, inventory, options, self.masker)
         self.states: dict[str, HostState] = {}
+        self.refused: set[str] = set()  # hosts whose sudo refused the password: it is tried once in a run
         self.tasks: dict[str, Task] = {}
         self.hosts: dict[int, list[str]] = {}
         self.began = time.monotonic()

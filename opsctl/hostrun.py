@@ -149,7 +149,7 @@ class HostRun:
             import os
 
             out["project"] = os.path.basename(run.playbook.path)
-        if self.state.password_refused:
+        if self.host in run.refused:
             out["become_refused"] = True
         elif spec.become_password is not None:
             out["become_password"] = spec.become_password.reveal()
@@ -280,7 +280,7 @@ class HostRun:
                 self.state.facts = kept(body["facts"]) if again else body["facts"]
                 emit("host_facts", host=self.host, duration_s=body.get("duration_s", 0.0))
         elif kind == "password_refused":
-            self.state.password_refused = True
+            self.run.refused.add(self.host)
         elif kind == "owed":
             emit("handlers_pending", host=self.host, handlers=[body["name"]], since=body.get("run"))
         elif kind == "warning":

@@ -27,7 +27,6 @@ class HostState:
     facts: dict[str, Any] | None = None
     failed: bool = False
     unreachable: bool = False
-    password_refused: bool = False  # by sudo: it is tried once in a run
     error: OpsError | None = None
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
     session: Session | None = None

@@ -159,6 +159,17 @@ def test_a_wrong_password_is_tried_once(project: Project, server: LabNode, failu
     assert failures() == 0
 
 
+def test_a_wrong_password_of_a_delegate_is_tried_once(project: Project, server: LabNode) -> None:
+    """It counts for the run, too, when tasks of another host are delegated to a node, each in a session of its own."""
+    project.inventory(alpha=server.variables(), also={**server.variables(CLERK), "ansible_become_password": "guess"})
+    task = {"command": "id -un", "become": True, "delegate_to": "also", "ignore_errors": True}
+    tasks = [{"name": name, **task} for name in ("one", "two")]
+    before = len(logged(server, "authentication failure"))
+    run = project.deploy(json.dumps([{"hosts": "alpha", "gather_facts": False, "tasks": tasks}])).ok()
+    assert run.outcomes == ["ignored"] * 2
+    assert len(logged(server, "authentication failure")) == before + 1, run.explain()
+
+
 def test_sudo_that_allows_one_user(project: Project, server: LabNode, solo: str, sudoers: Sudoers) -> None:
     """Where sudoers allow guest only, guest works, with and without a password, and root is refused with the reason."""
     variables = {**server.variables(solo), "ansible_become_password": SOLO_PASSWORD}
