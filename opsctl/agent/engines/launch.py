@@ -7,7 +7,7 @@ import shlex
 import sys
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
-from ..coerce import Bad, shown
+from ..coerce import Bad, shown, suggestion
 
 Spec = Mapping[str, Any]
 
@@ -32,6 +32,12 @@ _SECRETS: Dict[str, Dict[str, Optional[str]]] = {
 }
 _SECRET_NAME = re.compile(r"(?:token|password|secret|api-key|access-key)$")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*$")
+#: What the rehearsal engine can be told to do; for phases, which there are.
+_STARTS = ("config", "weights", "compile", "kv-cache", "graphs", "listening")
+FAULTS: Dict[str, Tuple[str, ...]] = {
+    "fail": (*_STARTS, "request"), "hang": _STARTS, "fail_with": (), "slow": (), "shards": (), "orphan": (),
+    "die_at_request": (), "error_in_200": (), "ignore_term": (),
+}  # fmt: skip
 #: Names of GPUs, as CUDA takes them.
 _GPU = re.compile(r"\d+$|(?:GPU|MIG)-[0-9A-Za-z/-]+$")
 
@@ -121,13 +127,29 @@ def _program(spec: Spec) -> List[str]:
     if engine == "rehearsal":
         if not spec.get("program"):
             raise Bad("`program` is missing: the rehearsal engine's file")
-        faults = _words("rehearsal", list((spec.get("rehearsal") or {}).items()), None)
+        faults = _words("rehearsal", _faults(spec.get("rehearsal")), None)
         return [_python(spec) or sys.executable, str(spec["program"]), "--style", style_of(spec), *faults]
     if engine == "vllm":
         if venv:
             return [os.path.join(str(venv), "bin", "vllm"), "serve"]
         return [str(python), "-m", "vllm.entrypoints.cli.main", "serve"] if python else ["vllm", "serve"]
     return [_python(spec) or "python3", "-m", "sglang.launch_server"]
+
+
+def _faults(faults: Any) -> List[Tuple[str, Any]]:
+    if not isinstance(faults or {}, Mapping):
+        raise Bad("`rehearsal` must be a mapping, not %s" % shown(faults))
+    out: List[Tuple[str, Any]] = []
+    for name, value in (faults or {}).items():
+        key = str(name).replace("-", "_")
+        if key not in FAULTS:
+            near = suggestion(key, FAULTS)
+            hint = "did you mean `%s`?" % near if near else "it takes " + ", ".join(sorted(FAULTS))
+            raise Bad("`rehearsal` has no option `%s`" % name, hint)
+        if FAULTS[key] and value is not None and value not in FAULTS[key]:
+            raise Bad("`rehearsal: %s` must be one of %s, not %s" % (name, ", ".join(FAULTS[key]), shown(value)))
+        out.append((key, value))
+    return out
 
 
 def _python(spec: Spec) -> Optional[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from opsctl.agent.coerce import Bad
 from opsctl.agent.engines import argv, base_url, check_flags, environment, help_argv, known_flags, launch, rehearse
 from opsctl.agent.engines.flags import refuse_unknown
+from opsctl.agent.engines.launch import FAULTS
+from tests.unit.engines.conftest import PROGRAM
 
 VLLM: dict[str, Any] = {
     "engine": "vllm", "venv": "/opt/v", "model": "/m/qwen", "name": "qwen", "host": "127.0.0.1", "port": 8000,
@@ -133,6 +136,19 @@ def test_a_rehearsal_takes_the_place_of_any_engine() -> None:
     assert sglang[2:6] == ["--style", "sglang", "--model-path", "/m/qwen"]
     command = rehearse({"engine": "command", "command": "serve", "model": "m", "args": {"x": 1}}, "/x/server.py")
     assert command["style"] == "vllm" and "args" not in command and "command" not in command
+
+
+def test_what_is_rehearsed_is_checked_by_name() -> None:
+    """The names are those of the engine's own options; a misspelt one is refused, for the engine would ignore it."""
+    assert {"--" + name.replace("_", "-") for name in FAULTS} == set(re.findall(r'own\("(--[\w-]+)"', PROGRAM.read_text())) - {
+        "--style"
+    }
+    for faults, says in (
+        ({"fial": "weights"}, "did you mean `fail`?"), ({"fail": "loading"}, "must be one of config"), (["fail"], "mapping"),
+    ):  # fmt: skip
+        with pytest.raises(Bad) as caught:
+            argv({"engine": "rehearsal", "program": "/x", "model": "m", "rehearsal": faults})
+        assert says in f"{caught.value.what} {caught.value.hint}"
 
 
 VLLM_HELP = """\
