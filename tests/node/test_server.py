@@ -120,7 +120,10 @@ def test_a_changed_spec_restarts_and_a_secret_stays_secret(box: Box) -> None:
     assert (box.folder / "environment").stat().st_mode & 0o777 == 0o600
     second = box.pid
     # What does not change the process does not restart it.
-    assert box.deploy(env={"API_KEY": "second-key-value"}, no_progress=5, grace=20).outcomes == ["ok"]
+    assert box.deploy(env={"API_KEY": "second-key-value"}, no_progress=5).outcomes == ["ok"]
+    kept = box.deploy(env={"API_KEY": "second-key-value"}, grace=20, restart="on-failure", opsctl=["--diff"])
+    assert kept.outcomes == ["changed"] and "grace: 20" in kept.task("the server")["diff"]["after"]
+    assert box.deploy(env={"API_KEY": "second-key-value"}, grace=20, restart="on-failure").outcomes == ["ok"]
     assert box.pid == second
 
 

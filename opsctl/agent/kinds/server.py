@@ -24,6 +24,8 @@ Args = Dict[str, Any]
 
 #: Names of variables whose values are secret (contracts 6).
 _SECRET = re.compile(r"(?:TOKEN|PASSWORD|SECRET|API_KEY)$")
+#: What the keeper goes by, and takes over while the server runs.
+_KEPT = ("restart", "grace")
 #: Stands for the node's own PATH where specs are compared: it differs between logins.
 _PATH = {"PATH": "$PATH"}
 
@@ -53,6 +55,7 @@ class ServerKind(Kind):
         seen["program"] = _program(record["argv"][0], environment)
         if seen["alive"] and seen["hash"] == seen["want"]:
             seen["unready"] = Ready({**old, **_soft(record)}, environment).ask(10.0)
+            seen["kept"] = {key: [old.get(key), record[key]] for key in _KEPT if old.get(key) != record[key]}
             seen["report"] = _report(server)
         return seen
 
@@ -83,6 +86,9 @@ class ServerKind(Kind):
                 return Change(before="starting", after="ready", msg="it is starting already", action="wait")
             if enable != seen["enabled"]:
                 return Change(before=seen["enabled"], after=enable, writes=[("unit", unit_name(name))], action="enable")
+            if seen["kept"]:
+                before, after = ("".join("%s: %s\n" % (k, v[n]) for k, v in seen["kept"].items()) for n in (0, 1))
+                return Change(before=before, after=after, diff=_diff(name, before, after), action="keep")
             return None
         action = "restart" if seen["members"] else "start"
         text, old = "".join(seen["view"]), "".join(seen["old_view"])
@@ -109,11 +115,13 @@ class ServerKind(Kind):
             if action == "absent":
                 server.remove()
             return {"name": args["name"], "state": action, **done}
-        if action == "enable":
-            server.enable(bool(args["enabled"]))
+        if action in ("enable", "keep"):
+            server.keep(_soft(seen["record"]))
+            if action == "enable":
+                server.enable(bool(args["enabled"]))
             return self.report(args, seen)
         if action == "wait":
-            _keep(server, seen["record"])
+            server.keep(_soft(seen["record"]))
             return {**self._wait(server, server.launch(), node), "changed": False}
         record, environment = seen["record"], seen["environment"]
         _place_program(args, record, node)
@@ -178,7 +186,7 @@ def wanted(args: Args, node: "Node", server: Server) -> Tuple[Dict[str, Any], Di
         "argv": done.argv, "cwd": cwd, "engine": spec["engine"], "style": spec.get("style"), "model": spec.get("model"),
         "served": spec["name"],
         "host": spec["host"], "port": spec["port"] if args["ready"] != "none" or spec["engine"] != "command" else None,
-        "grace": args["grace"], **_soft_args(args),
+        **_soft_args(args),
     }  # fmt: skip
     return record, {**base, **done.env}
 
@@ -186,15 +194,12 @@ def wanted(args: Args, node: "Node", server: Server) -> Tuple[Dict[str, Any], Di
 def _soft_args(args: Args) -> Dict[str, Any]:
     """What does not change the process: it is taken over without a restart."""
     ready = args["ready"]
-    return {"ready": ready, "no_progress": args["no_progress"] * 60.0, "restart": args["restart"]}
+    limits = {"no_progress": args["no_progress"] * 60.0, "grace": args["grace"]}
+    return {"ready": ready, "restart": args["restart"], **limits}
 
 
 def _soft(record: Dict[str, Any]) -> Dict[str, Any]:
-    return {key: record[key] for key in ("ready", "no_progress", "restart", "host", "port", "served")}
-
-
-def _keep(server: Server, record: Dict[str, Any]) -> None:
-    write(server.path("spec.json"), {**server.spec(), **_soft(record)})
+    return {key: record[key] for key in ("ready", "no_progress", "restart", "grace", "host", "port", "served")}
 
 
 def _needs(args: Args, seen: Dict[str, Any]) -> List[Pair]:

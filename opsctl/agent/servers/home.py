@@ -151,6 +151,14 @@ class Server:
             raise Fail("there is no server `%s` on this node" % self.name)
         return self.start(record, self.environment(), bool(record.get("enabled")))
 
+    def keep(self, changes: Dict[str, Any]) -> None:
+        """Take over what does not change the process: its keeper goes by it from here on. Raises Fail."""
+        record = {**self.spec(), **changes}
+        write(self.path("spec.json"), record)
+        systemd = self._manager()
+        if systemd is not None:
+            self._write_unit(systemd, record)
+
     def enable(self, enabled: bool) -> None:
         """Whether it starts with the machine (units only). Raises Fail."""
         record = self.spec()
@@ -180,13 +188,8 @@ class Server:
 
     def _start_unit(self, systemd: Manager, record: Dict[str, Any]) -> None:
         unit = unit_name(self.name)
-        text = unit_text(self.name, self._keeper_argv("--unit"), float(record.get("grace") or 30), systemd.user)
-        try:
-            changed = systemd.write(unit, text)
-        except OSError as exc:
-            raise Fail("the unit %s cannot be written" % unit, cause="%s (%s)" % (exc.strerror, exc.filename)) from None
-        steps = [["daemon-reload"]] if changed else []
-        steps += [
+        self._write_unit(systemd, record)
+        steps = [
             ["enable" if record["enabled"] else "disable", "--", unit],
             ["reset-failed", "--", unit],
             ["start", "--", unit],
@@ -196,6 +199,18 @@ class Server:
             if status and step[0] != "reset-failed":
                 hint = "see `journalctl %s-u %s`" % ("--user " if systemd.user else "", unit)
                 raise Fail("systemctl %s failed" % " ".join(step), cause=said, hint=hint)
+
+    def _write_unit(self, systemd: Manager, record: Dict[str, Any]) -> None:
+        unit = unit_name(self.name)
+        text = unit_text(self.name, self._keeper_argv("--unit"), float(record.get("grace", 30.0)), systemd.user)
+        try:
+            changed = systemd.write(unit, text)
+        except OSError as exc:
+            raise Fail("the unit %s cannot be written" % unit, cause="%s (%s)" % (exc.strerror, exc.filename)) from None
+        if changed:
+            status, said = systemd.call("daemon-reload")
+            if status:
+                raise Fail("systemctl daemon-reload failed", cause=said)
 
     def _detach(self) -> None:
         """Start the keeper as a daemon: a session of its own, no terminal, nothing of ours open."""
@@ -255,7 +270,7 @@ class Server:
         port is free, and removes the shared memory that nobody uses any more.
         """
         spec, launch = self.spec(), self.launch()
-        grace = float(spec.get("grace") or 30.0) if grace is None else grace
+        grace = float(spec.get("grace", 30.0)) if grace is None else grace
         before = self.members()
         if before:
             write(self.path("stop.json"), {"by": by, "at": time.time()})

@@ -301,7 +301,6 @@ class Keeper:
         status: Optional[int] = None
         began, scan_at = time.time(), 0.0
         told = killed = False
-        grace = float(self.spec.get("grace") or 30.0)
         while status is None:
             self._sleep(TICK)
             status = self._reap(process.pid)
@@ -315,7 +314,7 @@ class Keeper:
                     told = True
                     if not self.unit:  # systemd signals the whole unit by itself
                         self._signal([process.pid, *descendants(os.getpid())], signal.SIGTERM)
-                elif not killed and now - self.stopping > grace:
+                elif not killed and now - self.stopping > float(read(self.path("spec.json")).get("grace", 30.0)):
                     killed = True
                     self._signal([process.pid, *descendants(os.getpid())], signal.SIGKILL)
         return status
