@@ -14,7 +14,7 @@ Spec = Mapping[str, Any]
 ENGINES = ("vllm", "sglang", "rehearsal", "command")
 
 #: vLLM's names that have one dash.
-_SHORT = frozenset("tp pp dp dcp pcp ep cc q n r asc dpn dpr dpl dpa dpp dpb dph dpe".split())
+_SHORT = frozenset("tp pp dp dcp pcp ep ac asc cc dc sc q n r dpa dpb dpe dph dpl dpm dpn dpp dpr".split())
 #: Flags of vLLM that take a list as one JSON text, and those that are given once for each item.
 _JSON_LISTS = frozenset({"--allowed-origins", "--allowed-methods", "--allowed-headers"})
 _REPEATED = frozenset({"--middleware"})
