@@ -41,7 +41,7 @@ def call(args: Dict[str, Any], state_dir: str) -> Answer:
         return _by_sudo(user, request, args.get("become_password"))
 
     def act() -> Answer:
-        return as_owner(op, given, state_dir, sudo)
+        return as_owner(op, given, state_dir, sudo, looks=owner is None)
 
     try:
         if owner is None:
@@ -63,15 +63,20 @@ def call(args: Dict[str, Any], state_dir: str) -> Answer:
         return patchops.failed(exc)
 
 
-def as_owner(op: str, args: Dict[str, Any], state_dir: str, sudo: Optional[Sudo] = None) -> Answer:
-    """`patchops.answer` by the owner of the environment; its user is ``value["found"]["user"]`` where one was found."""
+def as_owner(
+    op: str, args: Dict[str, Any], state_dir: str, sudo: Optional[Sudo] = None, looks: bool = False
+) -> Answer:
+    """`patchops.answer` by the owner of the environment; its user is ``value["found"]["user"]`` where one was found.
+
+    ``looks``: if sudo refuses, it is enough to look as the login; what only the owner can see is missing then.
+    """
     try:
-        return _as_owner(op, args, state_dir, sudo)
+        return _as_owner(op, args, state_dir, sudo, looks)
     except PatchFsError as exc:
         return patchops.failed(exc)
 
 
-def _as_owner(op: str, args: Dict[str, Any], state_dir: str, sudo: Optional[Sudo]) -> Answer:
+def _as_owner(op: str, args: Dict[str, Any], state_dir: str, sudo: Optional[Sudo], looks: bool) -> Answer:
     me = os.geteuid()
     found = args.get("found")
     if found is None:
@@ -101,7 +106,7 @@ def _as_owner(op: str, args: Dict[str, Any], state_dir: str, sudo: Optional[Sudo
     try:
         return sudo(_name(owner), {"do": op, "args": theirs})
     except Fail as exc:
-        if op not in _LOOKS:
+        if not looks or op not in _LOOKS:
             raise PatchFsError("denied", "%s belongs to %s" % (found["root"], _name(owner)), exc.msg, exc.hint) from None
         answer = patchops.answer(op, args, state_dir)
         if op == "observe" and "value" in answer:
