@@ -12,7 +12,6 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from . import requirements
 from .kinds import Fail
 
-DEFAULT = "https://pypi.org/simple"
 #: PyTorch's own indexes, for installers that do not know `--torch-backend`.
 TORCH = "https://download.pytorch.org/whl/"
 _WHEEL = re.compile(r"(?P<name>[^-/]+)-(?P<version>[^-/]+)-(?P<python>[^-/]+)-none-any\.whl$")
@@ -97,9 +96,14 @@ def pip_config(env: Dict[str, str]) -> Dict[str, str]:
 def fetch_wheel(name: str, python: str, sources: Sources, config: Dict[str, str], folder: str) -> str:
     """Fetch the newest pure wheel of ``name`` that runs on ``python`` from the index into ``folder``; its path.
 
-    For nodes that have neither uv nor pip. Raises `Fail`.
+    For nodes that have neither uv nor pip, so that there is nobody who would know an index by itself. Raises `Fail`.
     """
-    index = (sources.index_url or config.get("index-url") or DEFAULT).rstrip("/")
+    index = (sources.index_url or config.get("index-url") or "").rstrip("/")
+    if not index:
+        raise Fail(
+            "the node has neither uv nor pip, and no package index is named from which %s could be fetched" % name,
+            hint="install python3-venv (Debian), python3-pip or uv there, or give the task an `index_url`",
+        )
     page = "%s/%s/" % (index, name)
     try:
         listed = _listing(page, config)
