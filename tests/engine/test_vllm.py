@@ -151,6 +151,12 @@ def test_unchanged_it_is_left_alone(machine: Machine) -> None:
     assert run.finished["hosts"]["n1"]["changed"] == 0 and machine.launch()["pid"] == pid
 
 
+def test_a_port_in_use_is_named(machine: Machine) -> None:
+    """Another server on the same port is refused before it starts, with who has the port."""
+    error = machine.server("bad").task("the server")["error"]
+    assert f"port {machine.port} is taken" in error["what"] and "vllm" in error["cause"]
+
+
 def test_a_dead_engine_core_while_serving_is_seen(machine: Machine) -> None:
     """kill -9 of EngineCore: the server ends, nothing of it stays, status and log tell it, a deploy starts it anew."""
     core = machine.core()
@@ -193,14 +199,6 @@ def test_a_wrong_value_ends_the_wait(machine: Machine) -> None:
     """What only the engine can refuse ends the wait with its own words."""
     error = machine.server("bad", port=free_port(), args={"dtype": "bfloat17"}).task("the server")["error"]
     assert "ended before it was ready" in error["what"] and "bfloat17" in error["cause"], error
-
-
-def test_a_port_in_use_is_named(machine: Machine) -> None:
-    """Another server on the same port is refused before it starts, with who has the port."""
-    if not machine.tree():
-        machine.server().ok()
-    error = machine.server("bad").task("the server")["error"]
-    assert f"port {machine.port} is taken" in error["what"] and "vllm" in error["cause"]
 
 
 def test_a_missing_model_ends_the_wait(machine: Machine) -> None:
