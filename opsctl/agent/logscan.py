@@ -1,6 +1,7 @@
 """Search a log on a node for many texts: by `grep -F -f`, which every node has, or in Python where it is missing."""
 
 import collections
+import functools
 import os
 import re
 import subprocess
@@ -11,7 +12,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Deque, Dict, Iterator, List, Optional, Tuple, Type
 
 if TYPE_CHECKING:
-    from .loglook import Texts
+    from .logpack import Texts
 
 BLOCK = 1 << 20
 #: What is unpacked of a compressed or converted log at most, in bytes.
@@ -237,6 +238,7 @@ def _escape(text: bytes) -> str:
     return re.sub(r"([.\[\]*^$()+?{}|\\])", r"\\\1", text.decode("utf-8"))
 
 
+@functools.lru_cache(maxsize=None)
 def _usable(program: str) -> bool:
     """Whether this grep gives byte offsets of matches (busybox and some BSDs do not)."""
     try:

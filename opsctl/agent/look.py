@@ -3,7 +3,7 @@
 import os
 from typing import Any, Dict, List
 
-from . import loglook
+from . import loglook, logpack
 
 Json = Dict[str, Any]
 
@@ -57,7 +57,7 @@ def _logs(args: Json, servers: List[Json]) -> List[Json]:
     wanted += [("", path) for path in args.get("paths") or ()]
     if args.get("server") and not servers:
         wanted.append((args["server"], "journal:" + args["server"]))
-    texts = loglook.unpack_texts(args["texts"]) if wanted else None
+    texts = logpack.unpack_texts(args["texts"]) if wanted else None
     out: List[Json] = []
     left = BUDGET
     for number, (server, path) in enumerate(wanted):

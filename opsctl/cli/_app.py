@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputUnreadable, Interrupted, OpsError, UsageError
@@ -124,7 +125,19 @@ def lint(paths: Sequence[str], common: Common) -> tuple[list[str], list[Problem]
         if not found:
             raise
         sources = []
-    return found, lint(found, sources, extra=extra_vars(common))
+    return found, [*lint(found, sources, extra=extra_vars(common)), *_lint_signatures(Path("signatures"))]
+
+
+def _lint_signatures(folder: Path) -> list[Problem]:
+    """Mistakes in the project's own signatures for `opsctl diagnose`."""
+    if not folder.is_dir():
+        return []
+    from ..config.lint_inventory import Problem
+    from ..diagnose.signatures import lint_signatures, signature_files
+
+    shipped = set(signature_files())
+    own = [path for path in signature_files([folder]) if path not in shipped]
+    return [Problem("error", error) for error in lint_signatures(own)]
 
 
 @dataclass(frozen=True)

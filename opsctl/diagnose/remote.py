@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from opsctl.agent import loglook
+from opsctl.agent import logpack
 from opsctl.diagnose.analysis import Analysis
 from opsctl.diagnose.records import Reader
 from opsctl.diagnose.scan import OFTEN, wanted_texts
@@ -28,7 +28,7 @@ def texts_of(signatures: tuple[Signature, ...]) -> str:
     words = {word.encode() for word in wanted_texts(signatures)} - set(often)
     starts = sorted(word[1:] for word in words if word.startswith(b"\n"))
     anywhere = sorted(word for word in words if b"\n" not in word)
-    return loglook.pack_texts(loglook.Texts(anywhere, starts, often))
+    return logpack.pack_texts(logpack.Texts(anywhere, starts, often))
 
 
 def feed_log(analysis: Analysis, found: Mapping[str, Any], source: str, more: More) -> Json:
@@ -38,7 +38,7 @@ def feed_log(analysis: Analysis, found: Mapping[str, Any], source: str, more: Mo
     """
     reader = Reader(source)
     name = str(found["name"])
-    runs = list(loglook.unpack(dict(found)))
+    runs = list(logpack.unpack(dict(found)))
     asked = 0
     text: list[str] = []
 
@@ -58,7 +58,7 @@ def feed_log(analysis: Analysis, found: Mapping[str, Any], source: str, more: Mo
             if not got["spans"]:
                 break
             end = got["spans"][-1][2]
-            for raw in [line for _, lines in loglook.unpack(got) for line in lines][: until - number]:
+            for raw in [line for _, lines in logpack.unpack(got) for line in lines][: until - number]:
                 if not _open(reader):
                     break
                 feed(number, raw)

@@ -27,7 +27,9 @@ def shape(report: dict[str, Any]) -> Any:
     return json.loads(json.dumps(report), object_hook=lambda d: {k: v for k, v in d.items() if k != "source"})
 
 
-@pytest.mark.parametrize("case", ["18-v16-eagle3-interface.log", "63-unknown-while-serving.log", "66-hang-nccl-shm.log"])
+@pytest.mark.parametrize(
+    "case", ["18-v16-eagle3-interface.log", "63-unknown-while-serving.log", "66-hang-nccl-shm.log"]
+)
 def test_the_remote_verdict_is_the_local_one(make_node: Any, project: Project, tmp_path: Path, case: str) -> None:
     """A log on a node, padded in the middle of its life, gets the report that it gets here."""
     node = make_node("n1")

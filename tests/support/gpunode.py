@@ -54,7 +54,7 @@ _COMMON = {
 #: Fields that only newer drivers know.
 NEW_FIELDS = ("gpu_recovery_action", "fabric.state", "fabric.status", *(k for k in _COMMON if "event_reasons" in k))
 
-_SMI = r'''
+_SMI = r"""
 import json, re, sys, time
 data = json.load(open(DATA))
 argv = sys.argv[1:]
@@ -89,7 +89,7 @@ elif argv[:1] == ["topo"]:
     print("")
 else:
     sys.exit(6)
-'''
+"""
 
 
 def rows(products: Sequence[str], changes: Mapping[int, Mapping[str, str]] | None = None) -> list[dict[str, str]]:
@@ -147,7 +147,9 @@ def path_with(folder: Path) -> str:
     return f"{folder}:{os.environ['PATH']}"
 
 
-def answer_of(folder: Path, only: Sequence[str] = ("gpus", "apps", "details", "topology", "kernel")) -> dict[str, object]:
+def answer_of(
+    folder: Path, only: Sequence[str] = ("gpus", "apps", "details", "topology", "kernel")
+) -> dict[str, object]:
     """The answers of the probes with the stand-ins of ``folder``, in this process."""
     from opsctl.agent.probes import Running
 
