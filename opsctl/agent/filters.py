@@ -238,7 +238,8 @@ def to_bool_or_truth(value: Any) -> bool:
 
 def type_name(value: Any) -> str:
     """The type's name in Python; what a value is beside that (where it was written) is not said."""
-    return next((kind.__name__ for kind in (bool, str, int, float, list, dict) if isinstance(value, kind)), type(value).__name__)
+    plain = (kind.__name__ for kind in (bool, str, int, float, list, dict) if isinstance(value, kind))
+    return next(plain, type(value).__name__)
 
 
 def mandatory(value: Any, msg: Optional[str] = None) -> Any:

@@ -513,7 +513,7 @@ class Supervisor:
                     self._out += wire.pack({"t": "need", "blobs": [sha], "offsets": {sha: offset}})
                     self._wake()
                     return
-                self._lock.wait_for(lambda: {"path", "error"} & set(blob) or self._blobs.get(sha) is not blob or self.cancelled)
+                self._await_blob(sha, blob)
                 self.check_stop()
                 if "error" in blob:
                     raise Fail(blob["error"])
@@ -529,6 +529,12 @@ class Supervisor:
                 handle.link.send({"m": "chunk", "sha": sha, "off": at, "size": size}, f.read(wire.CHUNK))
                 if f.tell() >= size:
                     return
+
+    def _await_blob(self, sha: str, blob: Dict[str, Any]) -> None:
+        """Until content that is on its way has come, has failed, or was taken by somebody else."""
+        self._lock.wait_for(
+            lambda: "path" in blob or "error" in blob or self._blobs.get(sha) is not blob or bool(self.cancelled)
+        )
 
     def perform(self, request: Dict[str, Any], user: Optional[str], task: str, started: Any) -> Dict[str, Any]:
         """Let a worker do one task; returns its `done` frame. ``started(durable)`` is called once it takes effect or time."""

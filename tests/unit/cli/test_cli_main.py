@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -19,13 +20,13 @@ ROOT = str(Path(__file__).parents[3])
 HEAVY = ("fabric", "paramiko", "pydantic", "jinja2", "rich", "yaml", "cryptography", "asyncio")
 
 
-def opsctl(*argv: str, **kw: object) -> subprocess.CompletedProcess[str]:
+def opsctl(*argv: str, **kw: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "opsctl.cli", *argv],
         capture_output=True,
         text=True,
         timeout=60,
-        **kw,  # type: ignore[call-overload]
+        **kw,
     )
 
 

@@ -315,10 +315,7 @@ def test_a_held_node_is_shown_and_freed(project: Path, capsys: pytest.CaptureFix
         env={**os.environ, "PYTHONPATH": ROOT},
     )
     assert process.stdout is not None
-    for line in process.stdout:
-        event = json.loads(line)
-        if event["event"] == "task_started":
-            break
+    event = next(event for event in map(json.loads, process.stdout) if event["event"] == "task_started")
     capsys.readouterr()
     assert main(["node", "unlock", "--show", "localhost"]) == 0
     assert f"localhost  held by run {event['run']} of " in capsys.readouterr().out

@@ -112,7 +112,8 @@ def test_markup_of_nodes_is_text() -> None:
 def test_any_text_at_all(text: str) -> None:
     """The same for any text."""
     for make in (lines, plan):
-        out, failed = io.StringIO(), []
+        out = io.StringIO()
+        failed: list[BaseException] = []
         bus = Bus("r", on_sink_error=lambda sink, exc, failed=failed: failed.append(exc))  # type: ignore[misc]
         bus.subscribe(make(out))
         everything(bus, text)
