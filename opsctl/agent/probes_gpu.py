@@ -38,14 +38,15 @@ def gpus(given: Json) -> Json:
         known = set(re.findall(r'"([a-z][\w.]*)"', out))
         if known:
             fields = [name for name in FIELDS if name in known]
-    for _ in range(8):
+    for attempt in range(8):
         argv = ["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"]
         status, out, err = command(argv, limit / 2)
-        unknown = _INVALID.findall(out + err)
+        unknown = {name.split(".")[0] for name in _INVALID.findall(out + err)}
         if status == 0 or not unknown:
             break
-        rest = [name for name in fields if name not in unknown]
-        fields = rest if len(rest) < len(fields) and rest else OLD_FIELDS
+        # It names one field at a time; what is of the same family is not known either.
+        rest = [name for name in fields if name.split(".")[0] not in unknown]
+        fields = rest if rest and attempt < 6 else OLD_FIELDS
     said = (out + err if status else err)[:4000]
     return {"fields": list(fields), "rows": out.splitlines()[:64], "status": status, "errors": said}
 

@@ -330,13 +330,15 @@ def _without_time(line: str) -> str:
 def _space(seen: Seen) -> Iterator[Finding]:
     for one in seen.ok("space").get("places") or ():
         size, free, path = int(one["size"]), int(one["free"]), str(one["path"])
+        if one.get("read_only"):
+            continue
         if path == _SHM:
             if size < 1 * _GIB:
                 yield seen.finding("shm-small", "space", [f"{_SHM} has {size / (1 << 20):.0f} MiB"])
             elif free < size // 20:
                 text = f"{_SHM}: {free / _GIB:.1f} of {size / _GIB:.1f} GiB free"
                 yield seen.finding("nccl-shm-exhausted", "space", [text], severity="warning")
-        elif size and (free < 256 << 20 or (free < size // 50 and free < 20 * _GIB)) and not one.get("read_only"):
+        elif size and (free < 256 << 20 or (free < size // 50 and free < 20 * _GIB)):
             text = f"{path}: {free / _GIB:.1f} of {size / _GIB:.1f} GiB free"
             grade = "error" if free < 256 << 20 else "warning"
             yield seen.finding("disk-no-space", "space", [text], severity=grade)

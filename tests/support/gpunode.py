@@ -156,6 +156,6 @@ def answer_of(
     before = os.environ["PATH"]
     os.environ["PATH"] = path_with(folder)
     try:
-        return Running({"deadlines": {name: 6.0 for name in only}}, list(only)).finish()
+        return Running({"deadlines": dict.fromkeys(only, 6.0)}, list(only)).finish()
     finally:
         os.environ["PATH"] = before
