@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from opsctl.config.playbook import load_playbook
 from opsctl.config.yaml import load_yaml
 from opsctl.patching.sets import from_values, load_sets
 from opsctl.patching.statements import GROUPS, KINDS
@@ -19,9 +20,11 @@ def table(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
 
 
-def test_the_example_is_a_patch_set() -> None:
-    """The YAML of the page loads."""
-    (block,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+def test_the_examples_load(tmp_path: Path) -> None:
+    """The page's playbook and its patch set are what they say."""
+    book, block = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    (tmp_path / "site.yml").write_text(book)
+    assert len(load_playbook(str(tmp_path / "site.yml")).plays) == 1
     assert from_values(load_yaml(text=block), "docs").name == "longer-timeout"
 
 
