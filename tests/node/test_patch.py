@@ -306,3 +306,32 @@ def test_a_set_that_only_the_node_knows(project: Project, node: TestNode, site: 
     """
     assert project.deploy(book).ok().outcomes == ["changed", "changed", "ok"]
     whole(site)
+
+
+def test_a_server_that_imported_the_old_source(project: Project, node: TestNode, site: Path) -> None:
+    """It is named as one that needs a restart, the handler restarts it, and `--server` finds the environment by it."""
+    program = ["{{ files }}/env/bin/python", "-c", "import pkg.one, time; print(pkg.one.SUPPORTED, flush=True); time.sleep(9999)"]
+    server = {"name": "demo", "engine": "command", "command": program, "ready": "none"}
+    restart = {"name": "restart", "server": {**server, "state": "restarted"}}
+    patched = {"name": "fix", "patch": {"set": "fix", "env": "{{ files }}/env"}, "notify": "restart"}
+
+    def book(*tasks: dict[str, Any]) -> str:
+        return json.dumps([{"hosts": "all", "tasks": list(tasks), "handlers": [restart]}])
+
+    try:
+        first = project.deploy(book({"name": "run", "server": server})).ok().task("run")["result"]["pid"]
+        where = ["--server", "demo", *PKG]
+        assert "not applied" in project.opsctl("patch-vllm", "status", *where).ok().stdout
+        run = project.deploy(book(patched)).ok()
+        assert run.outcomes == ["changed", "changed"]
+        assert first in [one["pid"] for one in run.task("fix")["result"]["needs_restart"]]
+        second = project.opsctl("server", "list", "--json").ok().events[0]["pid"]
+        assert second != first
+        log = Path(project.opsctl("server", "list", "--json").events[0]["log"])
+        wait_for(lambda: "['a', 'b', 'c']" in log.read_text(), "the new server did not import the new source")
+        said = project.opsctl("patch-vllm", "revert", *where).ok().stdout
+        assert f"needs restart: pid {second}" in said, said
+        unknown = project.opsctl("patch-vllm", "status", "--server", "other", *PKG)
+        assert unknown.code == 2 and "there are: demo" in unknown.stderr, unknown.explain()
+    finally:
+        project.deploy(book({"server": {"name": "demo", "state": "absent"}})).ok()
