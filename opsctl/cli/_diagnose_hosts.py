@@ -42,8 +42,10 @@ def diagnose_hosts(
     errors: list[tuple[str, OpsError]] = []
 
     def work(host: str) -> HostReport:
+        password = nodes.spec(host).become_password
+        secret = {} if password is None else {"become_password": password.reveal()}
         with nodes.session(host) as session:
-            answer = dict(session.call("diagnose", args, timeout=WITHIN))
+            answer = dict(session.call("diagnose", {**args, **secret}, timeout=WITHIN))
             return _judge(judge, lock, host, session, answer)
 
     def show(host: str, found: HostReport | OpsError) -> None:

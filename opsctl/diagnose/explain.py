@@ -166,7 +166,8 @@ def explain_report(report: Report, classes: Sequence[str] = ()) -> None:
 
 def question(finding: Finding) -> tuple[str, str] | None:
     """The file and the message to ask the installed source about, for an unknown finding with a traceback."""
-    file = next((match["file"] for item in finding.evidence if (match := _FRAME.search(item.text))), None)
+    told = [*(item.text for item in finding.evidence), finding.cause]
+    file = next((match["file"] for text in told if (match := _FRAME.search(text))), None)
     message = finding.title.partition(": ")[2] or finding.title
     return (file, message) if finding.id == "unknown" and file and len(message) >= 12 else None
 

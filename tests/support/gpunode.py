@@ -118,11 +118,12 @@ def stand_in(
     status: int = 9,
     topo: str = "",
     q: str = "",
+    journal: str = "",
 ) -> Path:
     """A folder with the programs, to be put first in PATH.
 
     ``without`` are fields that this nvidia-smi does not know; ``hang`` are words of the calls that never end;
-    ``error`` is what it prints instead of everything else.
+    ``error`` is what it prints instead of everything else; ``journal`` what the journal has of any unit.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = rows(products, changes)
@@ -132,7 +133,11 @@ def stand_in(
     (folder / "smi.json").write_text(json.dumps(data))
     _program(folder / "nvidia-smi", f"DATA = {str(folder / 'smi.json')!r}\n{_SMI}")
     (folder / "kernel.txt").write_text(textwrap.dedent(kernel))
-    _program(folder / "journalctl", "import sys\nsys.exit(1)\n")
+    (folder / "journal.txt").write_text(journal)
+    _program(
+        folder / "journalctl",
+        f"import sys\nif '-u' not in sys.argv: sys.exit(1)\nprint(open({str(folder / 'journal.txt')!r}).read(), end='')\n",
+    )
     _program(folder / "dmesg", f"print(open({str(folder / 'kernel.txt')!r}).read(), end='')\n")
     return folder
 
