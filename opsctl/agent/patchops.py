@@ -37,7 +37,8 @@ def failed(exc: PatchFsError) -> Dict[str, Any]:
 
 def _observe(args: Dict[str, Any], state_dir: str) -> Dict[str, Any]:
     found = args.get("found") or find(args["where"], args["package"], state_dir)
-    seen = patchfs.observe(found, found["state"], args["files"], tuple(args.get("known", ())))
+    known = tuple(args.get("known", ()))
+    seen = patchfs.observe(found, found["state"], args["files"], known, args.get("recover", True))
     seen["found"] = found
     return seen
 

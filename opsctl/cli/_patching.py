@@ -161,7 +161,11 @@ class NodeCall:
         context = self._nodes.session(self._name)
         session = context.__enter__()
         self._context = context
-        session.open()
+        try:
+            session.open()
+        except BaseException:
+            self.close()
+            raise
         self._session = session
 
     def close(self) -> None:

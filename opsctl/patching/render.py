@@ -111,7 +111,7 @@ def change_text(reports: Sequence[Report], verb: str, *, check: bool = False, co
         lines += [f"  note: {note}" for note in report.notes]
         for process in report.restart:
             lines.append(f"  needs restart: pid {process['pid']}  {process['name']}")
-    return "\n".join(lines) + "\n"
+    return "".join(line + "\n" for line in lines)
 
 
 def diff_text(diffs: Sequence[FileDiff], *, color: bool = False) -> str:

@@ -25,7 +25,7 @@ class Patch(Kind):
 
     def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
         where = {"env": args["env"]}
-        look = {"where": where, "package": args["package"], "files": args["files"]}
+        look = {"where": where, "package": args["package"], "files": args["files"], "recover": not node.check}
         seen = dict(_do("observe", look, node, needs=[("path", _folder(args))]))
         blobs = seen.pop("blobs")
         question = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,11 +12,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from opsctl.agent import patchcall
+from opsctl.agent import patchcall, patchops
 from opsctl.cli._nodes import Nodes
 from opsctl.cli.patch_vllm import command
+from opsctl.patching import verbs
 from opsctl.patching.contents import Contents
+from opsctl.patching.render import status_text
 from opsctl.patching.sets import dump_yaml
+from opsctl.patching.site import Site
 from opsctl.patching.task import answer
 from tests.support.transport import MockChannel, MockTransport
 
@@ -114,3 +118,22 @@ def test_a_task_on_many_hosts(fleet: Fleet) -> None:
         plans = list(pool.map(host, range(COUNT)))
     assert sorted(asked) == sorted(blobs)
     assert plans == [["pkg/one.py", "pkg/two.py"]] * COUNT
+
+
+def test_the_table_of_many_hosts(tmp_path: Path) -> None:
+    """One table a set, hosts below each other, one sentence, and hints that name the hosts."""
+    reports = []
+    for name, edit in (("gpu-01", None), ("gpu-02", ('"c"', '"d"')), ("gpu-03", ("Engine", "Engines"))):
+        root = install(tmp_path / name)
+        site = Site(lambda op, args, _: patchops.answer(op, args, ""), {"root": str(root)}, name)
+        if name != "gpu-03":
+            verbs.apply(site, [FIX], run="run1")
+        if edit is not None:
+            for path in (root / "pkg").glob("*.py"):
+                path.write_text(path.read_text().replace(*edit))
+        reports += verbs.report_status(site, [FIX])
+    text = status_text(reports)
+    golden = Path(__file__).parent / "golden" / "hosts.txt"
+    if os.environ.get("OPSCTL_TEST_WRITE_GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text(), text
