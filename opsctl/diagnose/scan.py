@@ -201,16 +201,18 @@ class _Scan:
         places = {
             text: at for text in self._present if (at := block.find(text, later if text in _WORK else start, stop)) >= 0
         }
-        for _ in range(_TRIES):
-            if not places:
-                return
+        tries = 0
+        while places and tries < _TRIES:
             text = min(places, key=places.__getitem__)
             first = places[text]
             begin = max(block.rfind(b"\n", start, first) + 1, start)
             end = block.find(b"\n", first, stop)
             end = stop if end < 0 else end
             well = self._analysis.well_count
-            self._feed(number + block.count(b"\n", start, begin) + 1, block[begin:end])
+            idle = _IDLE in block[begin:end]  # an idle server prints this for hours before it works again
+            tries += not idle
+            if not idle:
+                self._feed(number + block.count(b"\n", start, begin) + 1, block[begin:end])
             if self._analysis.well_count != well:
                 return
             places = {t: p for t in places if (p := places[t] if places[t] > end else block.find(t, end, stop)) >= 0}
@@ -249,6 +251,7 @@ class _Scan:
 
 #: So many lines are tried that look like signs of life but may quote a client or report an idle server.
 _TRIES = 50
+_IDLE = b"Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s"
 _OFTEN_SORTED = sorted(text.encode() for text in OFTEN)
 _WORK = frozenset(text.encode() for text in phases.ACTIVE)
 
