@@ -273,7 +273,8 @@ class Analysis:
         if mark is None:
             return
         if mark.active or mark.ready:
-            self._well(record, strong=mark.ready)
+            if not self._well(record, strong=mark.ready):
+                return
         elif mark.begin or (text.startswith(_ARGS) and phases.rank(self.phase) > phases.rank("config")):
             self._begin()
         elif mark.stop:
@@ -298,10 +299,10 @@ class Analysis:
             self.phase = phase
             self.phase_at = Sight(record, self.order)
 
-    def _well(self, record: Record, *, strong: bool) -> None:
+    def _well(self, record: Record, *, strong: bool) -> bool:
         """The server answers or works: what was open before is past, unless its death was reported meanwhile."""
         if self.dying and not strong and record.line <= self.trouble_line + AFTERLIFE:
-            return
+            return False
         for name, hit in self.causes.items():
             if len(self.recovered) < _MAX_GROUPS:
                 self.recovered[name] = hit
@@ -316,6 +317,7 @@ class Analysis:
         self.ready = self.ever_ready = True
         self.well_at = record.line
         self.well_count += 1
+        return True
 
     def _begin(self) -> None:
         """A new life of the server."""
