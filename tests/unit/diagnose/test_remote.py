@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ WORK = (
     b"(APIServer pid=412) INFO 11-21 09:00:00 [loggers.py:1] Engine 000: Avg prompt throughput: 9.0 tokens/s, "
     b"Avg generation throughput: 20.0 tokens/s, Running: 1 reqs, Waiting: 0 reqs"
 )
+IDLE = WORK.replace(b" 9.0 ", b" 0.0 ").replace(b" 20.0 ", b" 0.0 ")
+ANSWER = b'INFO:     1.1.1.1:2 - "GET /health HTTP/1.1" 200 OK'
 #: What may travel for one host.
 MIB = 1 << 20
 
@@ -86,6 +89,24 @@ def test_the_remote_verdict_is_the_local_one(path: Path, tmp_path: Path) -> None
         report, found, _ = remote(log)
         assert report.as_dict() == local(log).as_dict(), name
         assert found["sent"] * 4 // 3 < MIB // 8
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("OPSCTL_TEST_MIXES", "40"))))
+def test_mixtures(seed: int, tmp_path: Path) -> None:
+    """Several failures in one log, cut apart by quiet, idle and working stretches of any length: the same report."""
+    rng = random.Random(seed)
+    out: list[bytes] = []
+    for path in rng.choices(FILES, k=rng.randint(1, 3)):
+        lines = path.read_bytes().split(b"\n")
+        for _ in range(rng.randint(0, 3)):
+            at = rng.randrange(len(lines) + 1)
+            quiet = [rng.choice([*QUIET, IDLE]) for _ in range(rng.choice([3, 50, 260, 900]))]
+            signs = [rng.choice([WORK, IDLE, ANSWER, QUIET[0]])] * rng.randint(0, 2)
+            lines[at:at] = [*quiet, *signs, *[QUIET[0]] * rng.choice([0, 100, 400])]
+        out += lines
+    log = tmp_path / "log"
+    log.write_bytes(b"\n".join(out))
+    assert remote(log)[0].as_dict() == local(log).as_dict()
 
 
 @pytest.mark.parametrize("path", FILES[::12], ids=[path.name for path in FILES[::12]])
