@@ -106,7 +106,7 @@ class Supervisor:
             now = time.monotonic()
             if self._finished and not over_at:
                 over_at = now
-                self.workers.close()
+                self.workers.part()
             if over_at and self.lock is not None and not (self.segment.get("more") and self._client is not None):
                 # Nothing more is done here: whoever reads the rest later does not need the node for itself.
                 self.lock.release()
@@ -116,6 +116,7 @@ class Supervisor:
         listener.close()
         if self._acked:
             self.home.remove()
+        self.workers.close()
         self._hand_over()
 
     @property

@@ -104,6 +104,7 @@ class Workers:
         self.cancelled = False
         self._by_user: Dict[str, WorkerHandle] = {login_user: fork_worker(state_dir, login_user)}
         self._refused: Dict[str, Fail] = {}
+        self._parted = False
         #: The password was refused in this run: it is not tried for anybody else.
         self.password_refused = False
 
@@ -150,10 +151,16 @@ class Workers:
         if handle.user == self.login_user:
             self._by_user[handle.user] = fork_worker(self.state_dir, handle.user)
 
-    def close(self) -> None:
-        """End all workers: closing their pipe stops them."""
+    def part(self) -> None:
+        """Let all workers go: closing their pipe ends them."""
         for handle in self._by_user.values():
-            handle.link.close()
+            if not self._parted:
+                handle.link.close()
+        self._parted = True
+
+    def close(self) -> None:
+        """End all workers and wait until they have gone."""
+        self.part()
         deadline = time.monotonic() + GRACE
         for handle in self._by_user.values():
             while time.monotonic() < deadline:
