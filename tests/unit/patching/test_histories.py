@@ -42,8 +42,10 @@ class Memory:
         return {"value": getattr(self, op)(args)}
 
     def observe(self, args: dict[str, Any]) -> dict[str, Any]:
-        blobs = {sha256(self.files[path]): self.files[path] for path in args["files"] if path in self.files}
-        for entry in (self.manifest or {"files": {}})["files"].values():
+        written = (self.manifest or {"files": {}})["files"]
+        names = list(dict.fromkeys([*args["files"], *written]))
+        blobs = {sha256(self.files[path]): self.files[path] for path in names if path in self.files}
+        for entry in written.values():
             blobs.update({digest: self.kept[digest] for digest in (entry["before"], entry["after"])})
         return {
             "root": "/m",
@@ -55,7 +57,7 @@ class Memory:
             "manifest": self.manifest,
             "recovered": None,
             "found": {},
-            "files": {p: {"sha256": sha256(self.files[p])} if p in self.files else None for p in args["files"]},
+            "files": {p: {"sha256": sha256(self.files[p])} if p in self.files else None for p in names},
             "blobs": {digest: base64.b64encode(data).decode() for digest, data in blobs.items()},
         }
 
