@@ -24,7 +24,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Engine": {
         "server": ("server", "List, stop and restart servers"),
-        "diagnose": ("diagnose", "Find the one cause in a server's log"),
+        "diagnose": ("diagnose", "Find the one cause in a server's log, or on hosts"),
         "explain": ("explain", "Find where an error is raised, and under which condition"),
         "patch-vllm": ("patch_vllm", "Patch an installed engine's source, prove it, take it back"),
     },

@@ -8,9 +8,9 @@ import sys
 from typing import Any
 
 import pytest
-import yaml
 
 from opsctl.agent import kinds as node_side
+from opsctl.config.yaml import load_yaml
 from opsctl.tasks import ALIASES, FAMILIES, bare, kind, kinds
 from opsctl.tasks.base import BadArgs, Kind, Problem
 
@@ -59,7 +59,7 @@ def test_every_kind_exists_on_both_sides_and_is_documented(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_the_examples_of_the_reference_are_valid(name: str) -> None:
     found = get(name)
-    tasks = yaml.safe_load(found.examples)
+    tasks = load_yaml(text=found.examples, file="examples")
     assert tasks
     for task in tasks:
         keyword = next((key for key in task if kind(key) is not None), None)
@@ -69,7 +69,7 @@ def test_the_examples_of_the_reference_are_valid(name: str) -> None:
         args = example.parse(given) if isinstance(given, str) else dict(given)
         args.update(task.get("args", {}))
         canonical = example.canonical(args)
-        later = [key for key, value in canonical.items() if "{{" in str(value)]
+        later = [key for key, value in canonical.items() if "{{" in str(value) or "SecretRef" in str(value)]
         example.validate(canonical, later)
 
 
