@@ -40,9 +40,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     target = config.getoption("--counts")
     if target:
         stats = terminalreporter.stats
-        n = {key: len(stats.get(key, ())) for key in ("passed", "failed", "error", "skipped", "xfailed", "xpassed")}
+        kinds = ("passed", "failed", "error", "skipped", "xfailed", "xpassed", "rerun")
+        n = {key: len(stats.get(key, ())) for key in kinds}
         Path(target).write_text(
-            f"{n['passed'] + n['xpassed']} {n['failed'] + n['error']} {n['skipped'] + n['xfailed']}\n"
+            f"{n['passed'] + n['xpassed']} {n['failed'] + n['error']} {n['skipped'] + n['xfailed']} {n['rerun']}\n"
         )
 
 
