@@ -54,7 +54,7 @@ def test_counts(run: object, shell: str) -> None:
     assert callable(run)
     code, lines = run("unit", "-k", "it", shell=shell)
     assert code == 1
-    assert any(line.startswith("unit: 2 passed, 2 failed, 1 skipped in ") for line in lines), lines
+    assert any(line.startswith("unit: 2 passed, 2 failed, 1 skipped, ") for line in lines), lines
     assert "2 passed, 2 failed, 1 skipped" in lines
     code, lines = run("unit", "-k", "good", shell=shell)
     assert code == 0 and "1 passed, 0 failed, 0 skipped" in lines
