@@ -93,29 +93,25 @@ def target_of(spec: ConnectionSpec) -> Any:
     )
 
 
-def run_raw_first(host_run: HostRun, session: Session, body: dict[str, Any]) -> tuple[Session, dict[str, Any]]:
+def run_raw_first(host_run: HostRun, session: Session, body: dict[str, Any]) -> bool | None:
     """On a node without Python, the play's leading `raw` tasks run by themselves; they may install one (contracts 1).
 
-    Returns the session and the segment that is left. Raises ConnectError.
+    None: nothing to do, the agent runs. True: they ran, and the host has a fresh session for the rest. False: one
+    failed. Raises ConnectError.
     """
     leading = _leading_raw(body["nodes"])
     if not leading:
-        return session, body
+        return None
     try:
         session.wait_ready()
-        return session, body
+        return None
     except NoPython:
         if host_run.run.options.check:
             raise
-    done = 0
-    for task in leading:
-        done += 1
-        if not _raw(host_run, session, task):
-            host_run.state.failed = True
-            return session, {**body, "nodes": [], "handlers": []}
-    fresh = host_run.run.sessions.extra(host_run.state.spec)
-    host_run.state.session = fresh
-    return fresh, {**body, "nodes": body["nodes"][done:]}
+    if not all(_raw(host_run, session, task) for task in leading):
+        return False
+    host_run.state.session = host_run.run.sessions.extra(host_run.state.spec)
+    return True
 
 
 def _leading_raw(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:

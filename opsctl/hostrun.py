@@ -92,7 +92,11 @@ class HostRun:
                     return
             self.record = record or self.run.ledger.sent(segment_id, self.segment.hash, self.segment.tasks)
             try:
-                self._ended(self._follow(segment_id))
+                done = self._follow(segment_id)
+                if done is None:
+                    self.past += self.record.events
+                    continue
+                self._ended(done)
                 return
             except AgentDied as exc:
                 self.past += self.record.events
@@ -103,7 +107,8 @@ class HostRun:
             f"the agent on {self.host} died {LIVES} times", hint="`opsctl diagnose` looks at the node", host=self.host
         )
 
-    def _follow(self, segment_id: str) -> Body:
+    def _follow(self, segment_id: str) -> Body | None:
+        """The end of a segment; None when only its leading `raw` tasks were done, and the rest is yet to be sent."""
         from .connect import run_raw_first
 
         run, state = self.run, self.state
@@ -113,7 +118,12 @@ class HostRun:
         body = {**self.segment.body, "id": segment_id, **self._around()}
         session = run.sessions.get(state)
         if not self.record.events and not self.past:
-            session, body = run_raw_first(self, session, body)
+            prepared = run_raw_first(self, session, body)
+            if prepared is False:
+                self._event({"ev": "segment_finished", "ok": False})
+                return self.record.events[-1]
+            if prepared:
+                return None
         if fresh:
             run.bus.emit("host_connected", host=self.host, duration_s=round(time.monotonic() - began, 3))
         if self.past:

@@ -243,7 +243,7 @@ class Link:
     def _said(self) -> str:
         """The ends of what came before the frames and on standard error, for messages."""
         parts = []
-        noise = self._noise.decode("utf-8", "replace").strip()
+        noise = self._noise.replace(self._no_python, b"").decode("utf-8", "replace").strip()
         error = self._channel.stderr_tail().decode("utf-8", "replace").strip()
         for name, text in (("the login printed", noise), ("standard error", error)):
             if text:
