@@ -46,11 +46,12 @@ def at(seconds_ago: float, text: str) -> str:
 @pytest.mark.parametrize("name", list(PRODUCTS))
 def test_a_healthy_node_of_each_product_has_no_findings(tmp_path: Path, name: str) -> None:
     """No false alarm: PCIe cards without a fabric, idle links, memory that reads [N/A], an old nvidia-smi."""
-    for without, help_works in (((), True), (NEW_FIELDS, True), (NEW_FIELDS, False)):
+    rounds: list[tuple[tuple[str, ...], bool]] = [((), True), (NEW_FIELDS, True), (NEW_FIELDS, False)]
+    for without, help_works in rounds:
         folder = stand_in(
             tmp_path / f"{len(without)}{help_works}", products=[name] * 2, without=without, help_works=help_works
         )
-        probes = answer_of(folder, ["gpus", "apps", "details", "topology"])
+        probes: dict[str, Any] = answer_of(folder, ["gpus", "apps", "details", "topology"])
         assert found(probes) == []
         cards = gpus(probes["gpus"]["ok"])
         assert [card.index for card in cards] == ["0", "1"] and cards[0].name == name

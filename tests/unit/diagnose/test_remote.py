@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def in_the_middle(lines: list[bytes], padding: list[bytes]) -> list[bytes]:
     return [*lines[:half], *padding, *lines[half:]]
 
 
-PADDINGS = {
+PADDINGS: dict[str, Callable[[list[bytes]], list[bytes]]] = {
     "as it is": lambda lines: lines,
     "a past": lambda lines: [*QUIET * 1500, *lines],
     "inside": lambda lines: in_the_middle(lines, QUIET * 800),
