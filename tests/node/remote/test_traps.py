@@ -222,7 +222,8 @@ def test_m13_sudo_gets_one_password_or_none(
     """`sudo -n` first; `-S` once, and only with a password that exists: the word None is never sent."""
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         place = Path(directory)
-        place.chmod(0o777)  # an ordinary user logs in: root needs no sudo
+        place.chmod(0o755)  # an ordinary user logs in: root needs no sudo
+        shutil.chown(place, account[0])
         record = place / "record"
         fake = place / "sudo"
         fake.write_text(
