@@ -63,8 +63,10 @@ def check_flags(argv: Sequence[str], known: Set[str], style: str = "vllm") -> Li
 
 
 def refuse_unknown(spec: Mapping[str, Any], argv: Sequence[str], known: Set[str]) -> None:
-    """Raise `Bad` for the flags of ``argv`` that the engine does not know."""
-    problems = check_flags(argv, known, style_of(spec))
+    """Raise `Bad` for the flags of ``argv`` that the engine does not know; those of the interpreter before it are not its."""
+    program = _program(spec)
+    own = list(argv)[len(program) :] if list(argv)[: len(program)] == program else argv
+    problems = check_flags(own, known, style_of(spec))
     if problems:
         listing = " ".join(help_argv(spec) or [])
         raise Bad("`args`: " + "; ".join(problems), "see the engine's own list with `%s`" % listing)
