@@ -18,7 +18,7 @@ from tests.unit.patching.support import FIX, environment
 #: Kind -> tasks that use it, and what their outcomes are in the first and in the second run.
 CASES: dict[str, tuple[str, str, str]] = {
     "command": ("- command: touch {{ files }}/a\n  args: {creates: '{{ files }}/a'}", "changed", "ok"),
-    "shell": ("- shell: echo $HOME > {{ files }}/a\n  args: {creates: '{{ files }}/*'}", "changed", "ok"),
+    "shell": ("- shell: echo $HOME > {{ files }}/a\n  args: {creates: '{{ files }}/a*'}", "changed", "ok"),
     "script": ("- script: make.sh one two\n  args: {creates: '{{ files }}/one'}", "changed", "ok"),
     "raw": ("- raw: echo hello\n  changed_when: false", "ok", "ok"),
     "file": (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import ensurepip
 import hashlib
 import http.server
+import importlib.util
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +24,19 @@ from opsctl.agent.pypi import Sources
 from tests.support.wheels import wheel
 from tests.unit.agent.support import twice
 
-BUNDLED = next((Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl"))
+
+def bundled() -> Path:
+    """A wheel of pip: the one that Python brings, or, where Debian has taken it out, the index's."""
+    found = importlib.util.find_spec("ensurepip")
+    if found is not None and found.origin is not None:
+        for path in (Path(found.origin).parent / "_bundled").glob("pip-*.whl"):
+            return path
+    folder = tempfile.mkdtemp()
+    subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, "pip"], check=True)
+    return next(Path(folder).glob("pip-*.whl"))
+
+
+BUNDLED = bundled()
 
 #: A Python as Debian ships it without python3-venv and python3-pip: `venv` works only without pip.
 POOR = """\
@@ -161,7 +175,9 @@ def test_the_configuration_of_pip_is_read_from_its_files(tmp_path: Path) -> None
     """The later file wins, `[install]` over `[global]`, the environment over all; a broken file is left out."""
     home = tmp_path / "home"
     (home / ".config/pip").mkdir(parents=True)
-    (home / ".config/pip/pip.conf").write_text("[global]\nindex-url = https://one\ntrusted_host = a\n[install]\nno-cache = 1\n")
+    (home / ".config/pip/pip.conf").write_text(
+        "[global]\nindex-url = https://one\ntrusted_host = a\n[install]\nno-cache = 1\n"
+    )
     (tmp_path / "broken.conf").write_text("no section\n")
     env = {"HOME": str(home), "XDG_CONFIG_DIRS": str(tmp_path), "PIP_CONFIG_FILE": str(tmp_path / "broken.conf")}
     found = pypi.pip_config(env)
