@@ -15,6 +15,8 @@ DRAIN = 0.25
 GRACE = 5.0
 #: Live output that waits for a slow reader, in characters; more is left out.
 LIVE_LIMIT = 256 * 1024
+#: Live output waits for the end of its line up to so many characters: a flood without any line end is no line.
+LINE_LIMIT = 16 * 1024
 
 Output = Callable[[str, str], None]
 
@@ -463,6 +465,8 @@ class _Live:
             for stream, texts in taken.items():
                 text = rest.get(stream, "") + "".join(texts)
                 end = max(text.rfind("\n"), text.rfind("\r")) + 1  # progress bars end their lines with \r
+                if len(text) - end > LINE_LIMIT:
+                    end = len(text)
                 rest[stream] = text[end:]
                 self._give(stream, text[:end])
             if dropped:

@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> object:
             text=True,
             timeout=120,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": ""},
+            env={**os.environ, "PYTHONPATH": "", "OPSCTL_TEST_RERUNS": "0"},
         )
         return done.returncode, (done.stdout + done.stderr).splitlines()
 

@@ -134,6 +134,20 @@ def test_live_output_comes_in_whole_lines_and_completely() -> None:
     assert any(text.endswith("half") for text in out), "an unfinished line is shown while nothing else comes"
 
 
+def test_a_flood_without_any_line_end_is_given_in_pieces() -> None:
+    """Found in CI: 128 MiB of one letter became one frame of 125 MB, more than a frame may hold."""
+    longest = 0
+    total = 0
+
+    def listen(stream: str, text: str) -> None:
+        nonlocal longest, total
+        longest, total = max(longest, len(text)), total + len(text)
+
+    process.run("head -c 20000000 /dev/zero | tr '\\0' x", shell=True, output=listen)
+    assert total > process.LIVE_LIMIT
+    assert longest <= process.LIVE_LIMIT + process.LINE_LIMIT
+
+
 def test_a_slow_listener_never_holds_the_child_and_is_told_what_it_missed() -> None:
     got: list[str] = []
     release = threading.Event()
