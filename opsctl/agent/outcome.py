@@ -137,7 +137,7 @@ class Report:
             event["handler"] = True
         if self.name is not None and self.name != self.task.get("name"):
             event["name"] = self.name
-        for key in ("reason", "error", "diff", "note", "set", "facts", "notified", "pending", "interrupted"):
+        for key in ("reason", "error", "diff", "note", "set", "facts", "notified", "pending"):
             if final.get(key):
                 event[key] = final[key]
         whole = bool(self.task.get("register") or self.task.get("run_once"))

@@ -319,7 +319,7 @@ class Runner:
                 final.update(outcome="failed", error=failure("", exc))
         if task.get("no_log"):
             self._taint([*sensitive(result or {}), *sensitive(final.get("set") or {})])
-        if not final.get("notified") and not final.get("interrupted"):
+        if not final.get("notified"):
             for name in report.owed:
                 self._paid(name)
         report.finish(final)
@@ -518,8 +518,6 @@ class Runner:
         if done.get("depends"):
             touched = [tuple(pair) for pair in done["writes"]], bool(done["opaque"])
             return {"outcome": "unknown", "reason": "depends on %s" % done["depends"], "touched": touched}
-        if done.get("interrupted"):
-            return {"outcome": "unknown", "reason": "interrupted: %s" % done.get("msg"), "interrupted": True}
         learned = result.get("ansible_facts") if task["kind"] in ("set_fact", "setup") else None
         result["changed"] = bool(done.get("changed"))
         result["failed"] = bool(done.get("failed"))

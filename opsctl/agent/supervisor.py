@@ -36,6 +36,10 @@ class Stopped(Exception):
     """The segment was told to stop."""
 
 
+class WorkerDied(Exception):
+    """The process that ran a task is gone, or was told to end by somebody else: what it did nobody knows."""
+
+
 def supervise(segment: Dict[str, Any], home: Home, state_dir: str, root: str, sock: socket.socket) -> None:
     """Run ``segment`` in this (already detached) process and serve ``sock``; returns when nothing is left to do."""
     log = os.open(os.path.join(home.path, "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -87,6 +91,7 @@ class Supervisor:
         self._jinja_missing = False
         self._active: Optional[WorkerHandle] = None
         self._finished = False
+        self._died = False  # of its worker's death: nothing more is said, as if it had been killed itself
         self._ack = 0  # the last event that the controller has safe
         self._tainted: List[str] = []
         self._parted = False  # the controller has ended its run, or at least its part in it
@@ -110,14 +115,15 @@ class Supervisor:
             if over_at and self.lock is not None and not (self.segment.get("more") and self._client is not None):
                 # Nothing more is done here: whoever reads the rest later does not need the node for itself.
                 self.lock.release()
-            if self._acked or (over_at and now - over_at > LINGER):
+            if self._died or self._acked or (over_at and now - over_at > LINGER):
                 break
             self._step(listener)
         listener.close()
         if self._acked:
             self.home.remove()
         self.workers.close()
-        self._hand_over()
+        if not self._died:
+            self._hand_over()
 
     @property
     def _acked(self) -> bool:
@@ -388,6 +394,11 @@ class Supervisor:
             else:
                 self._leave_login()
                 Runner(self.segment, self).run()
+        except WorkerDied:
+            # The controller treats it as the death of all of us: at most once, and the user's choice (contracts 3).
+            self._died = True
+            self._wake()
+            return
         except Stopped:
             self.emit({"ev": "segment_finished", "ok": False, "cancelled": self.cancelled or "stopped"})
         except Fail as exc:
@@ -563,7 +574,11 @@ class Supervisor:
                 self._say({"t": "need", "blobs": [], "drop": left})
 
     def _talk(self, handle: WorkerHandle, request: Dict[str, Any], task: str, started: Any) -> Dict[str, Any]:
-        handle.link.send({"m": "task", **request})
+        try:
+            handle.link.send({"m": "task", **request})
+        except OSError:
+            self.workers.lost(handle)
+            raise WorkerDied from None
         begun = time.monotonic()
         limit = request.get("timeout")
         stop_at = begun + limit if limit else None
@@ -596,12 +611,14 @@ class Supervisor:
             if frame is None:
                 self.workers.lost(handle)
                 self.check_stop()
-                return {"failed": True, "interrupted": True, "msg": "the process that ran this task died", "result": {}}
+                raise WorkerDied
             header = frame[0]
             kind = header["m"]
             if kind == "done":
                 if header.get("cancelled"):
                     self.check_stop()
+                    if kill_at is None:
+                        raise WorkerDied  # a node that shuts down, or a control group's end, sends SIGTERM to all
                     header["msg"] = "timed out after %g s" % (limit or 0)
                 return header
             if kind == "begin":

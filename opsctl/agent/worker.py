@@ -18,6 +18,10 @@ from .node import Node
 from .runs import call_process
 
 
+#: Seconds in which a signal that has ended a task's command comes to its worker too, if it was meant for all.
+TOGETHER = 0.3
+
+
 class Cancelled(BaseException):
     """The task was told to stop (timeout, stop of the run, or the supervisor is gone)."""
 
@@ -196,7 +200,13 @@ class Worker:
         if not kind.pure:
             self.link.send({"m": "begin"})
             self._wait("go")
-        result = kind.apply(args, seen, change, node)
+        try:
+            result = kind.apply(args, seen, change, node)
+        except Fail as exc:
+            if exc.result.get("signal") == "SIGTERM":
+                # Who ends a whole control group (a node that shuts down) may have come to the command first.
+                time.sleep(TOGETHER)
+            raise
         out["result"] = result
         if kind.pure:
             # A kind that only looks never changes anything, whatever `decide` said to get it run.

@@ -34,8 +34,8 @@ def run(file: str, *args: str, **env: str) -> None:
 
 @pytest.mark.parametrize("what", ["killed_link", "reset", "frozen", "killed_controller", "killed_agent", "again_and_again", "handshake"])
 def test_cuts_at_twenty_moments(what: str) -> None:
-    """Links, controllers and agents die at twenty moments (agents at ten); peers are frozen for 40 s."""
-    run("test_cuts.py", "-k", what, OPSCTL_TEST_CUTS="20", OPSCTL_TEST_FREEZE="40")
+    """Links, controllers and agents die at twenty moments (agents at ten); peers are frozen for 40 s each."""
+    run("test_cuts.py", "-k", what, OPSCTL_TEST_CUTS="20", OPSCTL_TEST_FROZEN="20", OPSCTL_TEST_FREEZE="40")
 
 
 def test_big_file(tmp_path: Path) -> None:
