@@ -159,6 +159,24 @@ def test_the_catalogue_names_the_cause(box: Box) -> None:
     assert error["finding"]["fix"].rstrip(". ") in error["hint"]
 
 
+def test_a_dead_engine_ends_the_wait_though_the_api_server_lives_on(box: Box) -> None:
+    """The engine core dies and the API server does not notice: the task fails, names it, and nothing of it is left."""
+    box.project.write("site.yml", play(box.port, rehearsal={"hang": "graphs"}, grace=1))
+    box.project.inventory(box.node)
+    process = box.project.start("deploy", "site.yml", "--json")
+    until("its engine core loads", lambda: "VLLM::Worker" in box.tree().values())
+    core = next(pid for pid, name in box.tree().items() if name.startswith("VLLM::EngineCor"))
+    until("it is nearly there", lambda: "KV cache size" in (box.folder / "log/current.log").read_text())
+    time.sleep(1.5)  # the wait looks once a second
+    os.kill(box.pid, signal.SIGSTOP)
+    os.kill(core, signal.SIGKILL)
+    out, err = process.communicate(timeout=DEADLINE)
+    error = box.project.judge(["deploy", "--json"], process.returncode, out, err).task("the server")["error"]
+    assert f"VLLM::EngineCor (pid {core})" in error["what"] and "in phase kv-cache" in error["what"], error
+    assert "KV cache size" in error["cause"]
+    until("nothing of it is left", lambda: not box.tree())
+
+
 def test_a_start_without_progress_is_stuck(box: Box) -> None:
     """A start that says nothing new for `no_progress` fails, says in which phase, and leaves the server to be seen."""
     run = box.deploy(rehearsal={"hang": "graphs"}, no_progress=0.05)

@@ -312,11 +312,10 @@ class Keeper:
             if self.stopping and status is None:
                 if not told:
                     told = True
-                    if not self.unit:  # systemd signals the whole unit by itself
-                        self._signal([process.pid, *descendants(os.getpid())], signal.SIGTERM)
+                    self._signal(descendants(os.getpid()), signal.SIGTERM)
                 elif not killed and now - self.stopping > float(read(self.path("spec.json")).get("grace", 30.0)):
                     killed = True
-                    self._signal([process.pid, *descendants(os.getpid())], signal.SIGKILL)
+                    self._signal(descendants(os.getpid()), signal.SIGKILL)
         return status
 
     def _reap(self, main: int) -> Optional[int]:

@@ -11,17 +11,22 @@ from ..engines.ready import NotReady, _ask, _names
 from ..kinds import Fail
 from . import log
 from .home import Server, after, how
-from .tree import lives
+from .tree import Process, lives, processes
 
 #: Seconds between two looks at log and process, and between two questions whether it is ready.
 LOOK = 0.1
 ASK = 1.0
+#: Seconds between two looks at the server's other processes, and for which its first one may outlive a part of it.
+SCAN = 1.0
+DOOMED = 1.5
 #: Seconds that the answer to one question may take.
 ANSWER = 60.0
 #: What of the log goes with a failure, in bytes: its beginning and its end.
 HEAD, TAIL = 64 * 1024, 192 * 1024
 
 _ENDS = re.compile(rb"[\r\n]+")
+#: How engines call the processes without which they cannot serve, and which they never start again.
+_PARTS = re.compile(r"VLLM::(?:EngineCor|Worker)|sglang::(?:schedul|detoken)")
 
 
 class Ready:
@@ -85,6 +90,30 @@ def get(url: str, timeout: float) -> Optional[str]:
     return NotReady("health", "%s answers %d" % (path, status)) if status else NotReady("port", data)
 
 
+class Parts:
+    """The engine's own processes beside the first one, which may notice their death late or never."""
+
+    def __init__(self, launch: Dict[str, Any]) -> None:
+        self.session = launch.get("session")
+        self.gone: List[Process] = []
+        self._known: Dict[int, Process] = {}
+        self._next = self._since = 0.0
+
+    def doomed(self) -> bool:
+        """Whether one of them ended, and the first process has not drawn the consequence within `DOOMED` seconds."""
+        now = time.monotonic()
+        if self.gone:
+            return now - self._since > DOOMED
+        if now >= self._next:
+            self._next = now + SCAN
+            every = processes()
+            self.gone = [one for pid, one in self._known.items() if pid not in every or every[pid].start != one.start]
+            self._since = now
+            mine = {pid: one for pid, one in every.items() if one.session == self.session}
+            self._known = {pid: one for pid, one in mine.items() if _PARTS.match(one.comm)}
+        return False
+
+
 class Wait:
     """Follows one start. ``progress(text)`` hears every new state; ``check()`` may raise to end the wait."""
 
@@ -102,6 +131,7 @@ class Wait:
         self.sleep = check
         self.parser = PhaseParser(str(self.spec.get("style") or self.spec.get("engine") or ""))
         self.ready = Ready(self.spec, server.environment())
+        self.parts = Parts(launch)
         self._at = log.Position(int(launch.get("log") or 1), 0)
         self._rest = b""
         self._told = ""
@@ -120,6 +150,8 @@ class Wait:
             self._tell()
             if not lives(self.launch["pid"]):
                 raise self._dead(begun)
+            if self.parts.doomed():
+                raise self._maimed(begun)
             if self.ready.step():
                 break
             if now - moved > limit:
@@ -173,7 +205,7 @@ class Wait:
         return data.decode("utf-8", "replace").splitlines()
 
     def _fail(self, what: str, hint: str, lines: List[str], **more: Any) -> Fail:
-        path = log.path(self.server.log, int(self.launch.get("log") or 1))
+        path = self._path()
         shown = relevant(lines)
         cause = "\n".join(shown) if shown else "its log is empty"
         result: Dict[str, Any] = {
@@ -213,6 +245,20 @@ class Wait:
             hint += "; nobody asked for SIGKILL: if the node ran out of memory, `dmesg` says so"
         what = "server `%s` ended before it was ready: %s after %s, %s" % (server.name, how(end), took, self._where())
         return self._fail(what, hint, lines, exit=how(end), after_s=end.get("after"))
+
+    def _maimed(self, begun: float) -> Fail:
+        """A part of it is dead, and it does not end by itself: it is ended."""
+        self.server.give_up()
+        self.read()
+        gone = ", ".join("%s (pid %d)" % (one.comm, one.pid) for one in self.parts.gone[:3])
+        what = "server `%s` ended before it was ready: %s died after %s, %s" % (
+            self.server.name, gone, after(time.time() - begun), self._where(),
+        )  # fmt: skip
+        hint = "the whole log: %s; if the node ran out of memory, `dmesg` says so" % self._path()
+        return self._fail(what, hint, self._lines(), exit="%s died" % gone)
+
+    def _path(self) -> str:
+        return log.path(self.server.log, int(self.launch.get("log") or 1))
 
     def _stuck(self, idle: float) -> Fail:
         name = self.server.name

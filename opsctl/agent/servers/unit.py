@@ -20,7 +20,7 @@ After=network-online.target
 [Service]
 Type=exec
 ExecStart=%(start)s
-KillMode=control-group
+KillMode=mixed
 TimeoutStopSec=%(stop)d
 LimitNOFILE=1048576
 LimitMEMLOCK=infinity

@@ -321,7 +321,7 @@ def test_the_unit_quotes_its_words() -> None:
     """Percent and dollar signs, quotes and blanks in a path arrive in the program as they are."""
     text = unit_text("s", ["/usr/bin/python3", '/a b/100%/$x/"q"'], 30, user=False)
     assert 'ExecStart="/usr/bin/python3" "/a b/100%%/$$x/\\"q\\""' in text
-    assert "KillMode=control-group" in text and "WantedBy=multi-user.target" in text
+    assert "KillMode=mixed" in text and "WantedBy=multi-user.target" in text
     assert "WantedBy=default.target" in unit_text("s", ["x"], 30, user=True)
 
 
