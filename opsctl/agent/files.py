@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from . import modes
 from .boot import quick
 from .kinds import Fail, Pair
+from .temporary import claim, opened, sync_directory
 
 #: Larger texts are not shown in diffs, in bytes.
 DIFF_LIMIT = 128 * 1024
@@ -288,27 +289,31 @@ def replace(
     want: Dict[str, Any],
     info: Optional[Info],
     *,
+    staged: str = "",
     backup: bool = False,
     validate: Optional[Callable[[str], None]] = None
 ) -> Optional[str]:
     """Put a new file in place of ``path`` in one act; returns the path of the backup, if one was asked for.
 
-    Permissions, owner and extended attributes are those of the old file (``info``) where ``want`` asks for nothing.
-    ``validate`` gets the path of the complete new file and raises `Fail` to keep the old one. Raises `Fail`.
+    The content is ``data``, or the file ``staged`` in the same directory, which is moved. Permissions, owner and extended
+    attributes are those of the old file (``info``) where ``want`` asks for nothing. ``validate`` gets the path of the
+    complete new file and raises `Fail` to keep the old one. Raises `Fail`.
     """
     if want["needs"]:
         raise Fail("cannot set the owner of %s: %s" % (path, unmet(want["needs"])), needs=want["needs"], path=path)
-    import tempfile
-
     folder, name = os.path.split(path)
-    temp = ""
+    temp = staged or os.path.join(folder, ".%s.opsctl-new" % os.fsdecode(os.fsencode(name)[:200]))
+    claimed = -1
     try:
-        fd, temp = tempfile.mkstemp(prefix=".%s.opsctl-" % name[:200], dir=folder or ".")
-        with os.fdopen(fd, "wb") as stream:
-            for chunk in data:
-                stream.write(chunk)
-            stream.flush()
-            old = info if info is not None and info["type"] == "file" else None
+        claimed = claim(temp)
+        old = info if info is not None and info["type"] == "file" else None
+        with opened(claimed, temp) as stream:
+            if not staged:
+                stream.truncate()
+                for chunk in data:
+                    stream.write(chunk)
+                stream.flush()
+            fd = stream.fileno()
             if old is not None:
                 _copy_xattrs(path, fd)
             for key in ("uid", "gid"):
@@ -320,15 +325,18 @@ def replace(
         kept = keep_copy(path) if backup and old is not None else None
         os.rename(temp, path)
         temp = ""
+        sync_directory(folder)
         return kept
     except OSError as exc:
         raise os_fail(exc, "write", path) from None
     finally:
-        if temp:
-            try:
-                os.unlink(temp)
-            except OSError:
-                pass
+        if claimed >= 0:
+            if temp:
+                try:
+                    os.unlink(temp)
+                except OSError:
+                    pass
+            os.close(claimed)
 
 
 def _chown(fd: int, key: str, asked: Optional[int], old: Optional[int]) -> None:

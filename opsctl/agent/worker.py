@@ -16,7 +16,7 @@ from .boot import private_dir
 from .kinds import Fail, affected, covers, load
 from .node import Node
 from .runs import call_process
-
+from .temporary import claim, opened
 
 #: Seconds in which a signal that has ended a task's command comes to its worker too, if it was meant for all.
 TOGETHER = 0.3
@@ -72,6 +72,7 @@ class Worker:
         self._inbox: Queue[Optional[wire.Frame]] = Queue(64)
         self._busy = False
         self._staged: Dict[str, str] = {}
+        self._placed: Dict[str, str] = {}  # where content of this task was wanted: the same may be in several places
         self._orphaned = False
 
     def serve(self) -> None:
@@ -129,6 +130,7 @@ class Worker:
                 if not self._orphaned:
                     # What a dead agent's task has received so far is what the next one goes on with.
                     self._unstage()
+                self._placed.clear()
         except Fail as exc:
             blind = load(request["kind"]).blind
             told = {"msg": exc.msg, "cause": exc.cause, "hint": exc.hint, "needs": exc.needs, "result": exc.result}
@@ -224,30 +226,50 @@ class Worker:
     def _blob(self, sha: str, near: str = "") -> str:
         """The path of content, staged beside ``near`` (so that it is on the same file system) until the task ends.
 
-        What an interrupted transfer left there is kept and continued; the whole is checked by its hash.
+        The task may move it to ``near``. What an interrupted transfer left there is kept and continued; the whole is
+        checked by its hash.
         """
         folder = os.path.dirname(near) if near else ""
         if not folder or not os.path.isdir(folder):
             folder = private_dir(os.path.join(self.state_dir, "staged"))
         path = os.path.join(folder, ".opsctl-%s.part" % sha[:24])
-        if sha in self._staged:
-            return self._staged[sha]
+        if self._staged.get(sha) == path and os.path.exists(path):
+            return path
         self._unstage()  # a tree's files come one after the other, and each has been put in its place
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            claimed = claim(path)
             self._staged[sha] = path
-            with os.fdopen(fd, "r+b") as f:
-                import hashlib
-
-                digest = hashlib.sha256()
-                for piece in iter(lambda: f.read(1 << 20), b""):
-                    digest.update(piece)
-                self._receive(sha, f, digest)
+            try:
+                with opened(claimed, path) as f:
+                    if not self._again(sha, f):
+                        self._receive(sha, f, _digest(f))
+            finally:
+                os.close(claimed)
         except OSError as exc:
             from .files import os_fail
 
             raise os_fail(exc, "write", near or path) from None
+        self._placed[sha] = near
         return path
+
+    def _again(self, sha: str, f: BinaryIO) -> bool:
+        """Content that this task has put somewhere before is copied from there, when it is still the same."""
+        if f.seek(0, os.SEEK_END) or not self._placed.get(sha):
+            f.seek(0)
+            return False
+        import shutil
+
+        try:
+            with open(self._placed[sha], "rb") as placed:
+                shutil.copyfileobj(placed, f, 1 << 20)
+        except OSError:
+            pass
+        f.seek(0)
+        if _digest(f).hexdigest() == sha:
+            return True
+        f.truncate(0)
+        f.seek(0)
+        return False
 
     def _receive(self, sha: str, f: BinaryIO, digest: Any) -> None:
         self.link.send({"m": "blob", "sha": sha, "offset": f.tell()})
@@ -287,3 +309,13 @@ class Worker:
         if answer.get("error"):
             raise Fail(str(answer["error"].get("what", answer["error"])))
         return answer.get("value")
+
+
+def _digest(f: BinaryIO) -> Any:
+    """The sha256 of what is in a file from here on."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for piece in iter(lambda: f.read(1 << 20), b""):
+        digest.update(piece)
+    return digest

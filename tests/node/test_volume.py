@@ -123,12 +123,14 @@ def test_a_big_file_is_resumed_where_it_was_cut(project: Project, node: TestNode
     proxy.cut_at = [start + BIG // 3, start + 2 * BIG // 3]
     with Peaks(node) as peaks, Running(project, "deploy", "site.yml", "--json") as running:
         running.until(lambda: list((node.files / "sub").glob(".opsctl-*.part")), "nothing is staged beside the destination")
+        staged = next((node.files / "sub").glob(".opsctl-*.part")).stat().st_ino
         assert (node.files / "sub" / "big").stat().st_size == 1 << 20  # the old one, until the new one is whole
         most = peak(running)
         run = running.end(LONG)
     assert run.code == 0, run.explain()
     assert proxy.connections == 4 and not proxy.cut_at
     assert sha256(node.files / "sub" / "big") == whole
+    assert (node.files / "sub" / "big").stat().st_ino == staged, "what was staged was written a second time"
     assert BIG <= proxy.sent - start < BIG * 1.02 + 4 * (1 << 20)
     assert [path.name for path in (node.files / "sub").iterdir()] == ["big"]
     silent = [event for event in run.events if event["event"] == "host_waiting" and "no sign of life" in event["what"]]
@@ -232,6 +234,21 @@ def test_a_tree_of_more_than_goes_ahead(project: Project, node: TestNode, proxy:
     assert contents(node.files / "t") == wanted
     assert proxy.sent < total * 1.15
     assert most < 160 * 1024 * 1024
+
+
+def test_the_same_content_twice_is_sent_once(project: Project, node: TestNode, proxy: Proxy) -> None:
+    """Three names for one content in a tree: it comes once, and each file is one of its own."""
+    root = project.directory / "files" / "tree"
+    whole = make_big(root / "one" / "big", 16 << 20)
+    for place in ("one/again", "two/big"):
+        (root / place).parent.mkdir(exist_ok=True)
+        (root / place).write_bytes((root / "one" / "big").read_bytes())
+    project.write("site.yml", "- {hosts: all, gather_facts: false, tasks: [{copy: {src: tree/, dest: '{{ files }}/t'}}]}\n")
+    project.opsctl("deploy", "site.yml", "--json", deadline=LONG).ok()
+    found = [node.files / "t" / place for place in ("one/big", "one/again", "two/big")]
+    assert [sha256(path) for path in found] == [whole] * 3
+    assert len({path.stat().st_ino for path in found}) == 3
+    assert proxy.sent < 20 << 20
 
 
 FLOOD = """

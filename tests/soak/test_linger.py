@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from tests.support.leaks import wait_gone
 from tests.support.project import Project, TestNode
 from tests.support.running import Running, comms, lines, wait_for
 
 
+@pytest.mark.timeout(1200)
 def test_an_agent_ends_ten_minutes_after_its_segment(project: Project, node: TestNode) -> None:
     """Nobody comes back for a run that was left: its agent ends, its outcomes stay and can still be resumed."""
     project.write(

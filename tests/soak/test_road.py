@@ -1,7 +1,8 @@
 """The node tier's tests of the road with their full counts: twenty moments of each cut, big files, floods.
 
-Each test runs one file of tests/node in a pytest of its own, since the counts are read when it is imported.
-`OPSCTL_TEST_SOAK_BIG_MB` may make the big file smaller where the disk has no room for three of 5 GB.
+Each test runs one file of another tier in a pytest of its own, since the counts are read when it is imported. Its
+lines are shown while it runs. A variable of docs/soak.md that is set already keeps its value: that is how the tier is
+tried out with small counts.
 """
 
 from __future__ import annotations
@@ -11,47 +12,79 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-#: Seconds for one file.
-DEADLINE = 3 * 3600.0
+#: Seconds for one test of a file.
+DEADLINE = 3600
+
+Run = Callable[..., None]
+
+#: Each test of the file has its own limit.
+pytestmark = pytest.mark.timeout(0)
 
 
-def run(file: str, *args: str, **env: str) -> None:
-    """All tests of the file pass and none is skipped."""
-    command = [sys.executable, "-m", "pytest", f"tests/node/{file}", "-q", "-p", "no:cacheprovider", *args]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **env}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE
-    )
-    said = done.stdout[-8000:] + done.stderr[-2000:]
-    print(said)
-    assert done.returncode == 0, said
-    assert not re.search(r"\d+ skipped", said), said
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """``run(FILE, ARGS..., COUNT=N...)``: all tests of the file pass and none is skipped."""
+
+    def runner(file: str, *args: str, **counts: str) -> None:
+        command = [sys.executable, "-m", "pytest", f"tests/{file}", "-v", "-p", "no:cacheprovider", f"--timeout={DEADLINE}"]
+        command += [f"--basetemp={tmp_path / 'work'}", *args]
+        said = []
+        with capfd.disabled():
+            print(flush=True)
+            with subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**counts, **os.environ},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+            ) as process:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    print(f"    {line}", end="", flush=True)
+                    said.append(line)
+        assert process.returncode == 0, "".join(said[-200:])
+        assert not re.search(r"\d+ skipped", said[-1]), said[-1]
+
+    return runner
+
+
+CUTS = {"OPSCTL_TEST_CUTS": "20", "OPSCTL_TEST_FROZEN": "20", "OPSCTL_TEST_FREEZE": "40"}
 
 
 @pytest.mark.parametrize("what", ["killed_link", "reset", "frozen", "killed_controller", "killed_agent", "again_and_again", "handshake"])
-def test_cuts_at_twenty_moments(what: str) -> None:
+def test_cuts_at_twenty_moments(run: Run, what: str) -> None:
     """Links, controllers and agents die at twenty moments (agents at ten); peers are frozen for 40 s each."""
-    run("test_cuts.py", "-k", what, OPSCTL_TEST_CUTS="20", OPSCTL_TEST_FROZEN="20", OPSCTL_TEST_FREEZE="40")
+    run("node/test_cuts.py", "-k", what, **CUTS)
 
 
-def test_big_file(tmp_path: Path) -> None:
+def test_power_cuts_at_ten_moments(run: Run) -> None:
+    """A lab node is rebooted at ten moments, and loses its power at ten."""
+    run("lab/test_power.py", OPSCTL_TEST_CUTS="10")
+
+
+def test_big_file(run: Run, tmp_path: Path) -> None:
     """5 GB, cut twice; and with a killed controller and a killed agent."""
-    size = int(os.environ.get("OPSCTL_TEST_SOAK_BIG_MB", "5120"))
-    assert shutil.disk_usage(tmp_path).free > 3.2 * size * 1024 * 1024, "no room: see OPSCTL_TEST_SOAK_BIG_MB"
-    run("test_volume.py", "-k", "file", f"--basetemp={tmp_path / 'work'}", OPSCTL_TEST_BIG_MB=str(size))
+    size = int(os.environ.get("OPSCTL_TEST_BIG_MB", "5120"))
+    assert shutil.disk_usage(tmp_path).free > 2.2 * size * 1024 * 1024, "no room: see OPSCTL_TEST_BIG_MB"
+    run("node/test_volume.py", "-k", "file", OPSCTL_TEST_BIG_MB=str(size))
 
 
-def test_tree_and_flood() -> None:
+def test_tree_and_flood(run: Run) -> None:
     """A tree of 5,000 files; 200 MB of output with a reader that stands still."""
-    run("test_volume.py", "-k", "tree or flood", OPSCTL_TEST_TREE="5000", OPSCTL_TEST_OUTPUT_MB="200")
+    run("node/test_volume.py", "-k", "tree or flood", OPSCTL_TEST_TREE="5000", OPSCTL_TEST_OUTPUT_MB="200")
 
 
 @pytest.mark.parametrize("file", ["test_signals.py", "test_locks.py", "test_handlers_owed.py", "test_resume.py", "test_secrets.py"])
-def test_again(file: str) -> None:
+def test_again(run: Run, file: str) -> None:
     """What depends on moments, five times over."""
-    for _ in range(5):
-        run(file)
+    for _ in range(int(os.environ.get("OPSCTL_TEST_AGAIN", "5"))):
+        run(f"node/{file}")

@@ -49,6 +49,13 @@ class Source:
         except KeyError:
             raise Fail("the content %s has not arrived on the node" % self.blob) from None
 
+    def beside(self, path: str, node: "Node") -> str:
+        """The staged file, if it lies where ``path`` does and can be moved there; else an empty string."""
+        if self.blob is None:
+            return ""
+        staged = self.staged(node)
+        return staged if os.path.dirname(staged) == os.path.dirname(path) else ""
+
     def start(self, node: "Node") -> bytes:
         """As much as a diff can show, and one byte more."""
         if self.content is not None:
@@ -208,7 +215,10 @@ class Copy(Kind):
             if args.get("validate"):
                 check_new(args["validate"], temp, path, node)
 
-        return files.replace(path, source.chunks(node), want, info, backup=args.get("backup", False), validate=validate)
+        staged = source.beside(path, node)
+        data = iter(()) if staged else source.chunks(node)
+        kept = args.get("backup", False)
+        return files.replace(path, data, want, info, staged=staged, backup=kept, validate=validate)
 
     def _apply_tree(self, args: Args, seen: Dict[str, Any], change: Change, node: "Node") -> Dict[str, Any]:
         for one, drift in change.plan["todo"]:

@@ -1,0 +1,78 @@
+"""Files under a temporary name that become others by a rename: never written through a link, never half there.
+
+The names are fixed, so that what a killed process left is taken over by the next one that does the same work, and does
+not lie there for good.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+from typing import BinaryIO
+
+#: How often a name is tried that somebody else keeps changing.
+TRIES = 50
+
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def claim(path: str) -> int:
+    """Take the name ``path`` for this process: a new file, or what a process of the same user left there.
+
+    Whoever else claims it waits until the descriptor that this returns is closed; `opened` writes to the file. A link, a
+    file with a second name and another user's file are not touched but replaced. Raises OSError.
+    """
+    for _ in range(TRIES):
+        try:
+            fd, new = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600), True
+        except FileExistsError:
+            new = False
+            try:
+                if not _ours(os.lstat(path)):
+                    os.unlink(path)
+                    continue
+                fd = os.open(path, _FLAGS)
+            except FileNotFoundError:
+                continue  # it has just gone
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        except OSError:
+            pass  # a file system without locks
+        found = os.fstat(fd)
+        try:
+            # Who had it before may have put it in its place meanwhile.
+            if os.path.samestat(found, os.lstat(path)) and (new or _ours(found)):
+                if not new:
+                    os.fchmod(fd, 0o600)
+                return fd
+        except FileNotFoundError:
+            pass
+        os.close(fd)
+    raise OSError(errno.EBUSY, "somebody else keeps changing this name", path)
+
+
+def _ours(found: os.stat_result) -> bool:
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1
+
+
+def opened(fd: int, path: str) -> BinaryIO:
+    """The file claimed at ``path``, for reading and writing at its start. Closing it keeps the claim. Raises OSError."""
+    own = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not os.path.samestat(os.fstat(own), os.fstat(fd)):
+        os.close(own)
+        raise OSError(errno.EBUSY, "somebody else has changed this name", path)
+    return os.fdopen(own, "r+b")
+
+
+def sync_directory(path: str) -> None:
+    """Make names that were added, renamed or removed in a directory survive a loss of power."""
+    try:
+        fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return  # one may write where one may not read
+    try:
+        os.fsync(fd)
+    except OSError:
+        pass  # a file system that cannot
+    finally:
+        os.close(fd)
