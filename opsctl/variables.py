@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from .agent.expr import ExprError, Lazy, Scope, UnknownValue, lift
+from .agent.expr import Scope
+from .agent.values import ExprError, Lazy, UnknownValue, lift
 from .config.connection import ConnectionSpec, connection_of
 from .config.source import SecretRef
 from .config.templates import Templates, locate
@@ -184,6 +185,7 @@ class Variables:
             play_hosts=names,
             check=self.options.check,
             diff=self.options.diff,
+            rehearse=self.options.rehearse,
         )
         return HostContext(
             name=state.host.name,

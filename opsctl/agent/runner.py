@@ -7,7 +7,8 @@ the controller has to decide is asked (docs/architecture.md, "The Segment"). Che
 import time
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .expr import Engine, ExprError, Scope, Unknown, UnknownValue, from_wire, kept, to_wire
+from .expr import Engine, Scope
+from .values import ExprError, Unknown, UnknownValue, from_wire, kept, to_wire
 from .hidden import SECRET_LEAST, secret_name, sensitive, strings
 from .kinds import Fail, covers
 from .outcome import Pending, Report, failure, summary
@@ -550,6 +551,8 @@ class Runner:
                 if not final.get("pending"):
                     raise
             final["result"]["failed_when_result"] = final["result"]["failed"]
+        for text in result.get("warnings") or ():
+            self.services.emit({"ev": "warning", "message": "%s: %s" % (self._label(task), text)})
         final["changed"] = final["result"]["changed"]
         final["outcome"] = "failed" if final["result"]["failed"] else "changed" if final["changed"] else "ok"
         if final["outcome"] == "failed":

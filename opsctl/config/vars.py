@@ -54,6 +54,7 @@ MAGIC: dict[str, str] = {
     "ansible_play_name": "the name of this play",
     "ansible_check_mode": "whether this is `--check`",
     "ansible_diff_mode": "whether this is `--diff`",
+    "opsctl_rehearse": "whether this is `--rehearse`",
     "opsctl_version": "the version of opsctl",
 }
 
@@ -168,6 +169,7 @@ def magic_vars(
     batch: Sequence[str] | None = None,
     check: bool = False,
     diff: bool = False,
+    rehearse: bool = False,
 ) -> dict[str, Any]:
     """The variables of `MAGIC`, except `hostvars`, which the planner adds. ``groups`` is `groups_of`, once a run."""
     from .. import __version__
@@ -184,6 +186,7 @@ def magic_vars(
         "ansible_play_batch": list(play_hosts if batch is None else batch),
         "ansible_check_mode": check,
         "ansible_diff_mode": diff,
+        "opsctl_rehearse": rehearse,
         "opsctl_version": __version__,
     }
     if source and os.path.exists(source):

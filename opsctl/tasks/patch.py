@@ -40,6 +40,9 @@ class PatchArgs(Args):
         "is kept on the node.",
         False,
     )
+    rehearse: YesNo = arg(
+        "Where the package is not installed, say so instead of failing; set by `opsctl deploy --rehearse`.", False
+    )
 
     @model_validator(mode="after")
     def _together(self) -> PatchArgs:

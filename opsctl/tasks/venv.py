@@ -80,6 +80,9 @@ class VenvArgs(Args):
     )
     installer_args: list[Str] | None = arg("Further words for the installer's `install`.", None)
     system_site_packages: YesNo = arg("Whether the environment sees the packages of its Python.", False)
+    rehearse: YesNo = arg(
+        "Make and install nothing, and say what was left out; set by `opsctl deploy --rehearse`.", False
+    )
 
     @model_validator(mode="after")
     def _together(self) -> VenvArgs:

@@ -41,7 +41,7 @@ def outcome_word(outcome: str, style: Style, text: str | None = None) -> str:
 
 
 def detail(event: Event) -> str:
-    """A few words behind the outcome: why skipped or unknown, how many items of a loop changed."""
+    """A few words behind the outcome: why skipped or unknown, how many items changed, the phases of a server's start."""
     reason = event.get("unknown") or event.get("reason")
     items = event.get("items")
     if event.get("outcome") in ("unknown", "skipped", "rescued", "ignored") and reason:
@@ -52,6 +52,8 @@ def detail(event: Event) -> str:
         return f"{plural(len(items), 'item')}" + (f": {', '.join(counted)}" if counted else "")
     if event.get("outcome") == "ignored" and isinstance(event.get("error"), Mapping):
         return clean(event["error"].get("what", ""))
+    if event.get("outcome") == "changed" and str((event.get("task") or {}).get("kind")) == "server":
+        return clean((event.get("result") or {}).get("summary") or "")
     return ""
 
 

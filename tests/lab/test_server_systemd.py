@@ -137,10 +137,11 @@ def test_without_sudo_and_without_lingering(project: Project, machine: LabNode) 
         lambda: machine.run(["systemctl", "is-active", "user@1002.service"], check=False).stdout.strip() != "active",
     )
     box = Box(project, machine, GUEST, False)
-    run = box.deploy().ok()
+    run = box.deploy(enabled=True).ok()
     assert run.task("the server")["result"]["unit"] is None
     warnings = [event["message"] for event in run.events if event["event"] == "warning"]
     assert any("KillUserProcesses" in one and "enable-linger" in one for one in warnings), run.explain()
+    assert any("`enabled: true` has no effect" in one and "enable-linger" in one for one in warnings), run.explain()
     box.deploy(state="absent").ok()
     project.opsctl("node", "clean", "serving", "--yes").ok()
 

@@ -323,6 +323,38 @@ def test_rehearse_swaps_the_engine(box: Box) -> None:
     assert box.deploy(**args, opsctl=["--rehearse"]).ok().outcomes == ["ok"]
 
 
+def test_a_rehearsal_installs_and_patches_nothing(box: Box) -> None:
+    """Under `--rehearse` environments and patches are left out, which is said, the playbook can ask, the server runs."""
+    env = str(box.node.files / "env")
+    args = {"name": "demo", "model": "/models/none", "venv": env, "port": box.port}
+    book = [
+        {"name": "environment", "venv": {"path": env, "packages": ["no-such-package-anywhere==1.0"]}},
+        {"name": "patches", "patch": {"set": "kimi-k2-eagle3", "env": env}},
+        {"name": "needs it", "command": f"{env}/bin/python -V", "when": "not opsctl_rehearse"},
+        {"name": "the server", "server": args},
+    ]
+    text = json.dumps([{"hosts": "all", "gather_facts": False, "tasks": book}])
+    for expected in ("changed", "ok"):
+        run = box.project.deploy(text, box.node, args=["--rehearse"]).ok()
+        assert run.outcomes == ["ok", "ok", "skipped", expected], run.explain()
+        warnings = "\n".join(event["message"] for event in run.events if event["event"] == "warning")
+        assert "`environment`: left out in a rehearsal: make the environment; install no-such-package" in warnings
+        assert "`patches`: left out in a rehearsal" in warnings
+    assert not os.path.exists(env)
+    assert box.project.deploy(text, box.node, args=["--check"]).task("environment")["outcome"] == "changed"
+
+
+def test_an_enabled_daemon_is_told_that_it_is_not(box: Box) -> None:
+    """Where no service manager is, `enabled: true` is said to have no effect, by every run."""
+    if os.path.isdir("/run/systemd/system"):
+        pytest.skip("systemd runs this machine; tests/lab has its cases")
+    for outcome in ("changed", "ok"):
+        run = box.deploy(enabled=True).ok()
+        warnings = [event["message"] for event in run.events if event["event"] == "warning"]
+        assert run.outcomes == [outcome]
+        assert any("`enabled: true` has no effect" in one and "deploy again after a reboot" in one for one in warnings)
+
+
 def test_any_program_can_be_a_server(box: Box) -> None:
     """`engine: command` with a path as ready rule, a directory and variables of its own."""
     (box.node.files / "ping").write_text("pong")

@@ -26,7 +26,12 @@ class Patch(Kind):
     def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
         where = {"env": args["env"]}
         look = {"where": where, "package": args["package"], "files": args["files"], "recover": not node.check}
-        seen = dict(_do("observe", look, node, needs=[("path", _folder(args))]))
+        try:
+            seen = dict(_do("observe", look, node, needs=[("path", _folder(args))]))
+        except Fail as exc:
+            if not args.get("rehearse"):
+                raise
+            return {"left_out": exc.msg}
         blobs = seen.pop("blobs")
         question = {
             "sets": args["sets"], "package": args["package"], "state": args["state"], "force": args["force"],
@@ -43,6 +48,8 @@ class Patch(Kind):
         return {"found": seen["found"], "answer": answer, "check": node.check}
 
     def decide(self, args: Args, seen: Dict[str, Any]) -> Optional[Change]:
+        if "left_out" in seen:
+            return None
         answer = seen["answer"]
         refused = answer.get("refused")
         if refused is not None:
@@ -62,6 +69,8 @@ class Patch(Kind):
         )  # fmt: skip
 
     def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
+        if "left_out" in seen:
+            return {"warnings": ["left out in a rehearsal: " + seen["left_out"]]}
         answer = seen["answer"]
         return {
             "package": args["package"], "installed": seen["found"]["installed"], "root": seen["found"]["root"],

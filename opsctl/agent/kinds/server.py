@@ -14,7 +14,7 @@ from ..servers.home import Server, base_environment, folder_of
 from ..servers.keeper import read, write
 from ..servers.ops import Operation, describe
 from ..servers.start import Ready, Wait
-from ..servers.unit import manager, unit_name
+from ..servers.unit import manager, no_manager, unit_name
 from . import Change, Fail, Kind, Pair
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ class ServerKind(Kind):
         )
 
     def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
-        return dict(seen.get("report") or {"name": args["name"], "state": args["state"]})
+        found = dict(seen.get("report") or {"name": args["name"], "state": args["state"]})
+        return {**found, **_unheard(args, seen)}
 
     def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: "Node") -> Dict[str, Any]:
         server = Server(node.state_dir, args["name"])
@@ -122,7 +123,7 @@ class ServerKind(Kind):
             return self.report(args, seen)
         if action == "wait":
             server.keep(_soft(seen["record"]))
-            return {**self._wait(server, server.launch(), node), "changed": False}
+            return {**self._wait(server, server.launch(), node), "changed": False, **_unheard(args, seen)}
         record, environment = seen["record"], seen["environment"]
         _place_program(args, record, node)
         if _learn_flags(args, record, environment, node):
@@ -133,7 +134,7 @@ class ServerKind(Kind):
         enable = bool(args["enabled"]) and seen["systemd"]
         try:
             node.progress("starting")
-            return self._wait(server, server.start(record, environment, enable), node)
+            return {**self._wait(server, server.start(record, environment, enable), node), **_unheard(args, seen)}
         except Fail:
             raise
         except BaseException:
@@ -144,6 +145,13 @@ class ServerKind(Kind):
     @staticmethod
     def _wait(server: Server, launched: Dict[str, Any], node: "Node") -> Dict[str, Any]:
         return {"name": server.name, "state": "started", **Wait(server, launched, node.progress, node.sleep).run()}
+
+
+def _unheard(args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
+    """A warning where `enabled: true` cannot have its effect."""
+    if not args["enabled"] or seen["systemd"] or args["state"] in ("stopped", "absent"):
+        return {}
+    return {"warnings": ["`enabled: true` has no effect, the server does not start with the machine: " + no_manager()]}
 
 
 # What is wanted

@@ -64,11 +64,14 @@ class Venv(Kind):
                 raise installers.no_python(python)
         seen["dists"] = sitepackages.installed(site.folders) if site is not None and not fresh else {}
         seen.update(_compare(args, seen))
-        if args["upgrade"] and not fresh and not seen["missing"]:
+        if args["upgrade"] and not fresh and not seen["missing"] and not _rehearsed(args):
             seen["newer"] = _newer(args, seen, node)
         return seen
 
     def decide(self, args: Args, seen: Dict[str, Any]) -> Optional[Change]:
+        return None if _rehearsed(args) else self._change(args, seen)
+
+    def _change(self, args: Args, seen: Dict[str, Any]) -> Optional[Change]:
         path = seen["path"]
         if args["state"] == "absent":
             if not seen["there"]:
@@ -109,8 +112,10 @@ class Venv(Kind):
             return {"path": path}
         names = {one.name for one in seen["wanted"] if one.name}
         versions = {name: dist.version for name, dist in sorted(seen["dists"].items()) if name in names}
+        left_out = self._change(args, seen) if _rehearsed(args) else None
+        warnings = {"warnings": ["left out in a rehearsal: " + left_out.msg]} if left_out is not None else {}
         return {
-            "path": path, "python": os.path.join(path, "bin", "python"), "python_version": seen["python"],
+            **warnings, "path": path, "python": os.path.join(path, "bin", "python"), "python_version": seen["python"],
             "installed": versions,
         }  # fmt: skip
 
@@ -135,6 +140,11 @@ class Venv(Kind):
             raise
         shutil.rmtree(old, ignore_errors=True)
         return {**self.report(args, _again(args, seen)), "installer": installer.name}
+
+
+def _rehearsed(args: Args) -> bool:
+    """Whether nothing is to be made or installed: the servers that need the environment are not started either."""
+    return bool(args.get("rehearse")) and args["state"] == "present"
 
 
 def _build(args: Args, seen: Dict[str, Any], installer: installers.Installer, node: "Node", fresh: bool) -> None:

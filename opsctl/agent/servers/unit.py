@@ -105,6 +105,14 @@ def manager() -> Optional[Manager]:
     return Manager(user=True) if lingers and os.path.exists("/run/user/%d/bus" % os.geteuid()) else None
 
 
+def no_manager() -> str:
+    """Why `manager` gives none, and what helps."""
+    if not os.path.isdir(RUNNING):
+        return "there is no systemd here; deploy again after a reboot"
+    name = pwd.getpwuid(os.geteuid()).pw_name
+    return "user `%s` does not linger; as root: `loginctl enable-linger %s`" % (name, name)
+
+
 def unit_name(server: str) -> str:
     """`opsctl-NAME.service`."""
     return "opsctl-%s.service" % server
