@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from .model import Task
 if TYPE_CHECKING:
     from .executor import Run
     from .ledger import SegmentRecord
+    from .model import Play
     from .plan import Segment
     from .playrun import PlayRun
 
@@ -156,9 +158,7 @@ class HostRun:
             out["lock_wait"] = run.options.lock_wait
             out["more"] = self.play.more(self.host)
         if self.play.play.handlers:
-            import os
-
-            out["project"] = os.path.basename(run.playbook.path)
+            out["project"] = [os.path.basename(run.playbook.path), _label(self.play.play)]
         if self.host in run.refused:
             out["become_refused"] = True
         elif spec.become_password is not None:
@@ -373,6 +373,12 @@ def censor(event: Body) -> None:
         event["result"] = {"censored": text}
     if "error" in event:
         event["error"] = {"what": "the task failed", "cause": text}
+
+
+def _label(play: Play) -> str:
+    """What a play is called as it is written: its name, else its hosts."""
+    words = play.name if play.name is not None else play.hosts
+    return ", ".join(str(getattr(word, "src", word)) for word in (words if isinstance(words, (list, tuple)) else [words]))
 
 
 def _user() -> str:

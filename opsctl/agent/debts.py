@@ -1,18 +1,22 @@
-"""Handlers that were notified by a change but have not run: kept on the node until a run of the project runs them.
+"""Handlers that were notified by a change but have not run: kept on the node until a run of the same play runs them.
 
-One JSON file, changed by the holder of the node's lock only: {project: {handler name: {"run", "since"}}} (contracts 3).
+One JSON file, changed by the holder of the node's lock only: {play: {handler name: {"run", "since"}}} (contracts 3). A
+play is known by its playbook's file name and its own name (without one, by its `hosts`): the same in every checkout, and
+not taken for that of another project which also has a `site.yml`.
 """
 
 import json
 import os
 import time
-from typing import Any, Dict
+from typing import Any, Dict, Sequence
 
 from . import boot
 from .kinds import Fail
+from .temporary import sync_directory
 
-#: Format of the file. A newer one is refused, so that nothing of it is lost.
-FORMAT = 1
+#: Format of the file. A newer one is refused, so that nothing of it is lost. Formats 0 and 1 knew the file name only: what
+#: they have is owed to any play of such a file.
+FORMAT = 2
 
 
 class NewerFormat(Fail):
@@ -27,14 +31,15 @@ class NewerFormat(Fail):
 
 
 class Debts:
-    """The owed handlers of one project on this node. What writes raises OSError when there is no room."""
+    """The owed handlers of one play on this node. What writes raises OSError when there is no room."""
 
-    def __init__(self, state_dir: str, project: str, version: str = "") -> None:
-        """``version`` is that of the opsctl which writes; an older one names it when it cannot read the file."""
+    def __init__(self, state_dir: str, play: Sequence[str] = ("", ""), version: str = "") -> None:
+        """``play`` is its file name and its own; ``version`` that of the opsctl which writes, for those who cannot read it."""
         self.version = version
         self._state_dir = state_dir
         self._path = os.path.join(state_dir, "handlers.json")
-        self.project = project
+        self._play = "%s (%s)" % (play[0], play[1])
+        self._keys = (play[0], self._play)
 
     def _read(self) -> Dict[str, Any]:
         try:
@@ -68,6 +73,7 @@ class Debts:
                 f.flush()
                 os.fsync(f.fileno())
             os.rename(self._path + ".new", self._path)
+            sync_directory(self._state_dir)
         except OSError:
             try:
                 os.unlink(self._path + ".new")
@@ -77,27 +83,29 @@ class Debts:
 
     def owed(self) -> Dict[str, Any]:
         """What earlier runs left: {handler name: {"run", "since"}}."""
-        found = self._read()["projects"].get(self.project, {})
-        return dict(found) if isinstance(found, dict) else {}
+        plays, out = self._read()["projects"], {}  # type: Dict[str, Any], Dict[str, Any]
+        for key in self._keys:
+            if isinstance(plays.get(key), dict):
+                out.update(plays[key])
+        return out
 
     def owe(self, handler: str, run: str) -> bool:
         """A change notifies ``handler``; an older notification keeps its date. Whether it was not owed before."""
-        data = self._read()
-        owed = data["projects"].setdefault(self.project, {})
-        if handler in owed:
+        if handler in self.owed():
             return False
-        owed[handler] = {"run": run, "since": int(time.time())}
+        data = self._read()
+        data["projects"].setdefault(self._play, {})[handler] = {"run": run, "since": int(time.time())}
         self._write(data)
         return True
 
     def paid(self, handler: str) -> None:
         """``handler`` has run, or nothing has changed after all."""
         data = self._read()
-        if data["projects"].get(self.project, {}).pop(handler, None) is not None:
+        if [key for key in self._keys if data["projects"].get(key, {}).pop(handler, None) is not None]:
             self._write(data)
 
     def everything(self) -> Dict[str, Any]:
-        """All projects' debts (`opsctl node handlers`)."""
+        """All plays' debts (`opsctl node handlers`)."""
         return dict(self._read()["projects"])
 
     def clear(self) -> int:

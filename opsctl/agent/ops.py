@@ -122,10 +122,10 @@ def _lock(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
 
 
 def _handlers(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
-    """The handlers that are owed, by project; ``clear`` forgets them."""
+    """The handlers that are owed, by play; ``clear`` forgets them."""
     from .debts import Debts
 
-    debts = Debts(state_dir, "")
+    debts = Debts(state_dir)
     owed = debts.everything()
     if args.get("clear"):
         debts.clear()

@@ -78,7 +78,7 @@ class Runner:
         )
 
     def _recall(self) -> None:
-        """Take up the handlers that an earlier run of the project owes."""
+        """Take up the handlers that an earlier run of the play owes."""
         if not self.segment.get("project"):
             return
         from .debts import Debts

@@ -52,7 +52,7 @@ def unlock(shared: Common, hosts: tuple[str, ...], show: bool, yes: bool) -> int
 def handlers(shared: Common, hosts: tuple[str, ...], clear: bool, yes: bool) -> int:
     """Show the handlers that were notified by runs which failed before they ran.
 
-    The next run of the same project runs them.
+    The next run of the same play runs them: same playbook file name, same play name.
     """
     question = "Forget the handlers that are owed on {hosts}?" if clear and not yes else None
     return _ask_nodes(shared, hosts, "handlers", {"clear": clear}, _owed, question=question)

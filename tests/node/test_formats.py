@@ -87,9 +87,9 @@ def test_newer_owed_handlers_are_refused_with_the_version(project: Project, node
     assert listed.code != 0 and "9.4.0" in listed.stdout + listed.stderr
 
 
-@pytest.mark.parametrize("sample", ["handlers-0.json", "handlers-1.json"])
-def test_older_owed_handlers_are_paid(sample: str, project: Project, node: TestNode) -> None:
-    """The handlers that an older opsctl left are run, and the file is migrated."""
+@pytest.mark.parametrize("sample", ["handlers-0.json", "handlers-1.json", "handlers-2.json"])
+def test_owed_handlers_of_all_formats_are_paid(sample: str, project: Project, node: TestNode) -> None:
+    """The handlers that this opsctl or an older one left are run, and the file is migrated."""
     node.state.mkdir(parents=True, mode=0o700)
     shutil.copy(SAMPLES / sample, node.state / "handlers.json")
     project.inventory(node)
@@ -99,7 +99,12 @@ def test_older_owed_handlers_are_paid(sample: str, project: Project, node: TestN
     assert lines(node) == ["restart"]
     # What another project owes stays, in the format of today.
     left = node.state / "handlers.json"
-    assert not left.exists() or list(json.loads(left.read_text())["projects"]) == ["other.yml"]
+    if sample == "handlers-0.json":
+        assert not left.exists()
+        return
+    kept = json.loads(left.read_text())
+    assert kept["format"] == 2
+    assert list(kept["projects"]) == ["other.yml" if sample == "handlers-1.json" else "other.yml (all)"]
 
 
 def test_a_newer_segment_on_the_node_is_refused_with_the_version(project: Project, node: TestNode) -> None:

@@ -1,4 +1,4 @@
-"""A handler that a change has notified runs, whatever comes between: now, or in the next run of the project."""
+"""A handler that a change has notified runs, whatever comes between: now, or in the next run of the play."""
 
 from __future__ import annotations
 
@@ -76,16 +76,38 @@ def test_another_checkout_pays(project: Project, node: TestNode, tmp_path: Path)
     assert owed(project, node) == {}
 
 
-def test_another_project_does_not_pay(project: Project, node: TestNode, tmp_path: Path) -> None:
-    """A playbook without such a handler, or of another name, leaves the debt alone."""
+@pytest.mark.parametrize("file, old, new", [("other.yml", "", ""), ("site.yml", "hosts: all", "hosts: n1"), ("site.yml", "hosts: all", "name: web\n      hosts: all")])
+def test_another_project_does_not_pay(file: str, old: str, new: str, project: Project, node: TestNode, tmp_path: Path) -> None:
+    """A playbook of another name, or a play of another name (or of other hosts), leaves the debt alone, although it has a
+    handler that is called the same."""
     fail_first(project, node)
     stranger = Project(tmp_path / "stranger")
-    stranger.write("other.yml", BOOK)
+    stranger.write(file, BOOK.replace(old, new))
     stranger.inventory(node)
-    stranger.opsctl("deploy", "other.yml", "--json").ok()
+    stranger.opsctl("deploy", file, "--json").ok()
+    assert lines(node) == []
+    project.deploy(BOOK, node).ok()
+    assert lines(node) == ["restart"]
+
+
+def test_a_play_without_the_handler_does_not_pay(project: Project, node: TestNode) -> None:
+    """The handler is gone from the play for a while: the debt stays until it is there again."""
+    fail_first(project, node)
     project.deploy("- {hosts: all, gather_facts: false, tasks: [{command: 'true'}]}", node).ok()
     assert lines(node) == []
     project.deploy(BOOK, node).ok()
+    assert lines(node) == ["restart"]
+
+
+def test_a_play_with_a_name_is_known_by_it(project: Project, node: TestNode) -> None:
+    """Its hosts may change, and another play before it, too."""
+    book = BOOK.replace("hosts: all", "name: app\n      hosts: all")
+    (node.files / "broken").touch()
+    assert project.deploy(book, node).code == 1
+    (node.files / "broken").unlink()
+    assert "site.yml (app): `restart`" in project.opsctl("node", "handlers", "n1").ok().stdout
+    edited = "    - {hosts: all, gather_facts: false, tasks: [{command: 'true'}]}\n" + book.replace("hosts: all", "hosts: n1").lstrip("\n")
+    project.deploy(edited, node).ok()
     assert lines(node) == ["restart"]
 
 
