@@ -5,14 +5,19 @@ play is known by its playbook's file name and its own name (without one, by its 
 not taken for that of another project which also has a `site.yml`.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import time
-from typing import Any, Dict, Sequence
 
 from . import boot
 from .kinds import Fail
 from .temporary import sync_directory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Sequence
 
 #: Format of the file. A newer one is refused, so that nothing of it is lost. Formats 0 and 1 knew the file name only: what
 #: they have is owed to any play of such a file.

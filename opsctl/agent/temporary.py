@@ -4,11 +4,16 @@ The names are fixed, so that what a killed process left is taken over by the nex
 not lie there for good.
 """
 
+from __future__ import annotations
+
 import errno
 import fcntl
 import os
 import stat
-from typing import BinaryIO
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
 
 #: How often a name is tried that somebody else keeps changing.
 TRIES = 50
