@@ -12,15 +12,18 @@ Reads `spec.json` (argv, cwd, grace, restart, nonce) and `environment`; writes `
 says what was written when. SIGTERM stops the server.
 """
 
+import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 FORMAT = 1
 #: Bytes after which the log is rotated, and how many older parts are kept.
@@ -30,6 +33,8 @@ KEEP = 4
 TICK = 1.0
 #: Seconds that the rest of a tree gets to end by itself once its first process is dead, and after SIGTERM.
 GRACE = 5.0
+#: Seconds until a rotation that failed (no room) is tried again.
+AGAIN = 60.0
 #: Seconds between two looks at the shared memory of a young tree.
 SCAN = 5.0
 #: A server that ran this long (seconds) starts again at once; before that the pauses grow up to a minute.
@@ -76,6 +81,7 @@ class Log:
         self.path = os.path.join(folder, "current.log")
         os.makedirs(folder, 0o700, exist_ok=True)
         self._sampled = -1
+        self._not_before = 0.0
 
     @property
     def number(self) -> int:
@@ -96,27 +102,38 @@ class Log:
         self._prune()
 
     def tend(self, now: float) -> None:
-        """Note the time of what was written since, and rotate. The server keeps writing to the same file."""
+        """Note the time of what was written since, and rotate. The server keeps writing to the same file.
+
+        A full disk keeps it from both, and must not end the keeper.
+        """
         try:
             size = os.stat(self.path).st_size
+            if size != self._sampled:
+                self._sampled = size
+                self._note("%.3f %d %d\n" % (now, self.number, size))
+            if size >= self.limit and now >= self._not_before:
+                self._not_before = now + AGAIN
+                self._rotate()
+                self._not_before = 0.0
         except OSError:
             return
-        if size != self._sampled:
-            self._sampled = size
-            self._note("%.3f %d %d\n" % (now, self.number, size))
-        if size >= self.limit:
-            self._rotate()
 
     def _rotate(self) -> None:
-        old = self._old(self.number)
-        with open(self.path, "rb+") as source, open(old + ".new", "wb") as target:
-            while True:
-                piece = source.read(1 << 20)
-                if not piece:
-                    break
-                target.write(piece)
-            # What is written between the last read and this is lost: microseconds, once in 64 MB.
-            source.truncate(0)
+        """Copy and empty: the server writes into the file itself, so that it needs neither a pipe nor this process."""
+        with still(self.folder, fcntl.LOCK_EX | fcntl.LOCK_NB) as mine:
+            if mine:  # else somebody reads: at the next look
+                self._move(self._old(self.number))
+
+    def _move(self, old: str) -> None:
+        try:
+            with open(self.path, "rb+") as source, open(old + ".new", "wb") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+                target.flush()
+                # What is written between the last read and this is lost: microseconds, once in 64 MB.
+                source.truncate(0)
+        except OSError:
+            os.unlink(old + ".new")
+            raise
         os.rename(old + ".new", old)
         self._prune()
 
@@ -136,6 +153,25 @@ class Log:
     def _prune(self) -> None:
         for number in parts(self.folder)[: -self.keep]:
             os.unlink(self._old(number))
+
+
+@contextlib.contextmanager
+def still(folder: str, how: int) -> Iterator[bool]:
+    """Hold the log: who reads a piece (LOCK_SH) must not see it half rotated (LOCK_EX); False if others hold it."""
+    fd = -1
+    mine = True
+    try:
+        fd = os.open(folder, os.O_RDONLY)
+        fcntl.flock(fd, how)
+    except BlockingIOError:
+        mine = False
+    except OSError:
+        pass  # a file system without locks
+    try:
+        yield mine
+    finally:
+        if fd >= 0:
+            os.close(fd)
 
 
 def parts(folder: str) -> List[int]:
@@ -281,18 +317,22 @@ class Keeper:
             return None
         finally:
             os.close(log)
-        write(
-            self.path("launch.json"),
-            {
-                "format": FORMAT, "nonce": self.nonce, "hash": self.spec.get("hash"), "pid": identity(process.pid),
-                "keeper": identity(os.getpid()), "session": process.pid, "started": began, "restarts": self.restarts,
-                "log": self.log.number, "unit": self.unit, "init": identity(1)[1],
-            },
-        )  # fmt: skip
+        launch = {
+            "format": FORMAT, "nonce": self.nonce, "hash": self.spec.get("hash"), "pid": identity(process.pid),
+            "keeper": identity(os.getpid()), "session": process.pid, "started": began, "restarts": self.restarts,
+            "log": self.log.number, "unit": self.unit, "init": identity(1)[1],
+        }  # fmt: skip
+        try:
+            write(self.path("launch.json"), launch)
+        except OSError:
+            process.kill()  # nobody would know of it
+            self._clear()
+            raise
         status = self._watch(process)
         # Said at once: who waits for the server must not wait for the rest of its tree too.
         end = {"status": status, "at": time.time(), "after": time.time() - began, "asked": bool(self.stopping)}
-        write(self.path("exit.json"), {"format": FORMAT, "nonce": self.nonce, "log": self.log.number, **end})
+        with contextlib.suppress(OSError):  # a full disk: what is left must be ended all the same
+            write(self.path("exit.json"), {"format": FORMAT, "nonce": self.nonce, "log": self.log.number, **end})
         self._clear()
         self.log.tend(time.time())
         return status
@@ -350,7 +390,8 @@ class Keeper:
         found = dict(pair for pid in pids for pair in segments(pid))
         if set(found.items()) - set(self.shm.items()):
             self.shm.update(found)
-            write(self.path("shm.json"), {"format": FORMAT, "segments": self.shm})
+            with contextlib.suppress(OSError):
+                write(self.path("shm.json"), {"format": FORMAT, "segments": self.shm})
 
     @staticmethod
     def _signal(pids: List[int], number: int) -> None:

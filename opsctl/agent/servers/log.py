@@ -1,9 +1,10 @@
 """Reading a server's log: positions that survive rotation and a lost link, the last lines, and a time."""
 
+import fcntl
 import os
 from typing import List, NamedTuple, Optional, Tuple
 
-from .keeper import parts
+from .keeper import parts, still
 
 #: At most this much is read at once, in bytes.
 PIECE = 256 * 1024
@@ -39,6 +40,11 @@ def read(folder: str, at: Position, limit: int = PIECE, whole: bool = True) -> T
 
     With ``whole``, the rest of a line is given once its newline is there, or when the part is over.
     """
+    with still(folder, fcntl.LOCK_SH):
+        return _read(folder, at, limit, whole)
+
+
+def _read(folder: str, at: Position, limit: int, whole: bool) -> Tuple[bytes, Position, bool]:
     now = current(folder)
     lost = False
     older = [number for number in parts(folder) if number >= at.part]
@@ -48,7 +54,7 @@ def read(folder: str, at: Position, limit: int = PIECE, whole: bool = True) -> T
         data = _piece(part_path(folder, at.part), at.offset, limit)
         if data:
             return data, Position(at.part, at.offset + len(data)), lost
-        data, at, again = read(folder, Position(at.part + 1, 0), limit, whole)
+        data, at, again = _read(folder, Position(at.part + 1, 0), limit, whole)
         return data, at, lost or again
     data = _piece(path(folder, now), at.offset, limit)
     if not data and size(folder, now) < at.offset and current(folder) == now:

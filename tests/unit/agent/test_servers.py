@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -87,6 +88,37 @@ def test_the_server_writes_on_after_a_rotation(tmp_path: Path) -> None:
     os.close(fd)
     assert (tmp_path / "000001.log").read_bytes() == b"one line\n"
     assert (tmp_path / "current.log").read_bytes() == b"next\n" and kept.number == 2
+
+
+def test_a_log_is_not_rotated_while_a_piece_is_read(tmp_path: Path) -> None:
+    """Who holds the log for reading sees it whole: rotation waits for the next look, and reading for a rotation."""
+    (tmp_path / "current.log").write_bytes(b"one line\n")
+    kept = keeper.Log(str(tmp_path), limit=1)
+    with keeper.still(str(tmp_path), fcntl.LOCK_SH) as held:
+        kept.tend(1.0)
+        assert held and keeper.parts(str(tmp_path)) == []
+    with keeper.still(str(tmp_path), fcntl.LOCK_EX), keeper.still(str(tmp_path), fcntl.LOCK_SH | fcntl.LOCK_NB) as held:
+        assert not held
+    kept.tend(2.0)
+    assert keeper.parts(str(tmp_path)) == [1]
+
+
+def test_a_full_disk_does_not_end_the_keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rotation for which there is no room leaves the log as it is and no torn part, and is tried again later."""
+    (tmp_path / "current.log").write_bytes(b"one line\n")
+    kept = keeper.Log(str(tmp_path), limit=1)
+    with monkeypatch.context() as patched:
+
+        def full(*_: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        patched.setattr(shutil, "copyfileobj", full)
+        kept.tend(100.0)
+    assert (tmp_path / "current.log").read_bytes() == b"one line\n" and not list(tmp_path.glob("*.new"))
+    kept.tend(101.0)
+    assert keeper.parts(str(tmp_path)) == []
+    kept.tend(100.0 + keeper.AGAIN)
+    assert keeper.parts(str(tmp_path)) == [1]
 
 
 def test_old_parts_are_removed_and_a_late_reader_is_told(tmp_path: Path) -> None:
@@ -341,13 +373,11 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_the_keeper_comes_out_of_memory_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker of another user imports the agent from memory, and has the keeper's source all the same."""
-    from opsctl.agent import memory
+    from opsctl.agent import boot, memory
     from opsctl.remote import bootstrap
 
     root = tmp_path / bootstrap.agent_hash()[:32]
-    for name, text in bootstrap._agent().items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
+    boot.store(str(root), bootstrap.bundle()[1])
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     memory.use(memory.sources(str(root)))
     loader: Any = sys.meta_path[0]
