@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import __version__, findings
 from .agent.expr import Unknown, kept
+from .agent.outcome import SINGULAR
 from .asks import Answers
 from .batch import Batch
 from .errors import ConnectError, Interrupted, LockHeld, OpsError, TaskFailed, UsageError
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 Body = dict[str, Any]
 
-#: Kinds whose effect cannot be seen: whether an interrupted one has done its work, nobody can tell.
-OPAQUE = frozenset({"command", "shell", "script", "raw"})
 #: How often a segment is taken up again after its agent died.
 LIVES = 5
 
@@ -200,7 +199,7 @@ class HostRun:
         for task_id in started - done:
             task = self.run.tasks.get(task_id)
             name = str(task.name) if task is not None and task.name is not None else task_id
-            if task is None or task.kind not in OPAQUE or {"creates", "removes"} & set(task.args):
+            if task is None or not singular(task):
                 continue
             if {name, task_id} & set(self.run.options.rerun):
                 continue
@@ -362,6 +361,13 @@ class HostRun:
             if "result" in body:
                 answer["value"] = body["result"]
             self.batch.done(task.id, self.host, answer)
+
+
+def singular(task: Task) -> bool:
+    """Whether nobody can see if an interrupted ``task`` has done its work, so that it must not be repeated unasked."""
+    if task.kind not in SINGULAR or {"creates", "removes"} & set(task.args):
+        return False
+    return task.kind != "uri" or str(task.args.get("method", "GET")).upper() not in ("GET", "HEAD", "OPTIONS")
 
 
 def censor(event: Body) -> None:

@@ -119,8 +119,12 @@ class Ledger:
     def event(self, segment_id: str, body: Body, *, hidden: bool = False) -> None:
         """An event came; once this returns, the node may forget it. ``hidden``: its task has `no_log`."""
         with self._lock:
-            self.segments[segment_id].events.append(body)
+            record = self.segments[segment_id]
+            record.events.append(body)
             self._write({"segment": segment_id, "ev": self._kept(body, hidden)})
+            if record.finished and any(one.get("changed") for one in record.events):
+                # The node forgets it now: who resumes after a loss of power here must still know what was done.
+                self._sync()
 
     def _kept(self, body: Body, hidden: bool) -> Body:
         if hidden:
@@ -154,6 +158,13 @@ class Ledger:
             except OSError:
                 pass
             self.on_broken(exc)
+
+    def _sync(self) -> None:
+        if self._file is not None and not self._file.closed:
+            try:
+                os.fsync(self._file.fileno())
+            except OSError as exc:
+                self.on_broken(exc)
 
     def _put(self, entry: Mapping[str, Any]) -> None:
         if self._file is not None and not self._file.closed:

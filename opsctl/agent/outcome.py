@@ -9,6 +9,8 @@ Result = Dict[str, Any]
 
 #: Characters of a string that an event carries when nothing needs the whole of it.
 GLANCE = 4096
+#: Kinds whose effect cannot be seen: `started` must be on the disk before they act, or a dead node would do it again.
+SINGULAR = ("command", "shell", "script", "raw", "uri")
 #: From worst to best: a loop is what the worst of its items is.
 RANK = ("failed", "unknown", "changed", "ok", "skipped")
 
@@ -117,7 +119,7 @@ class Report:
             event: Dict[str, Any] = {"ev": "started", "task": self.task["id"]}
             if self.name is not None:
                 event["name"] = self.name
-            self._emit(event, durable and self.task["kind"] in ("command", "shell", "script", "raw"))
+            self._emit(event, durable and self.task["kind"] in SINGULAR)
 
     def note(self, services: Any, text: str) -> None:
         """Progress for whoever looks."""

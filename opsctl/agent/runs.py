@@ -130,7 +130,7 @@ class Home:
             os.chdir(here)
 
     def frames(self, since: int) -> Iterator[bytes]:
-        """The event frames from number ``since`` on; a half-written last one is left out."""
+        """The event frames from number ``since`` on; a last one that a crash left half-written, or zeros, is left out."""
         splitter = wire.Splitter()
         try:
             with open(self.events_path, "rb") as f:
@@ -138,7 +138,7 @@ class Home:
                     for frame in splitter.feed(piece):
                         if wire.unpack(frame)[0].get("seq", 0) >= since:
                             yield frame
-        except FileNotFoundError:
+        except (FileNotFoundError, wire.ProtocolError):
             return
 
     def finished(self) -> bool:

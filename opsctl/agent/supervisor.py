@@ -19,6 +19,7 @@ from .kinds import Fail
 from .lock import NodeLock
 from .outcome import failure
 from .runs import Home, call_process, identity
+from .temporary import sync_directory
 from .workers import WorkerHandle, Workers
 
 #: Seconds that a finished segment waits to be read and acknowledged; its events stay in the file after that.
@@ -77,6 +78,7 @@ class Supervisor:
         self._offsets = [0]  # where event n (from 1) starts, and the end
         self._memory: Optional[bytearray] = None  # events behind the file's end, once the disk is full
         self._in_file = 0
+        self._named = False  # whether the file's name is on the disk, too
         self._client: Optional[socket.socket] = None
         self._reader = wire.Reader()
         self._sent = 0  # bytes of the event file that the client has
@@ -447,6 +449,11 @@ class Supervisor:
             full = self._append(data)
             if durable and self._memory is None:
                 os.fsync(self._events)
+                if not self._named:
+                    # Without its name the file would be lost, and the task done again.
+                    self._named = True
+                    for folder in (self.home.path, self.home.base, self.state_dir):
+                        sync_directory(folder)
             self._offsets.append(self._offsets[-1] + len(data))
         self._wake()
         if full:

@@ -11,6 +11,7 @@ import json
 import os
 import random
 import signal
+import socket
 import time
 from collections.abc import Iterator
 
@@ -235,6 +236,36 @@ def test_a_worker_that_is_ended_by_others(project: Project, node: TestNode, sign
         os.kill(pid, signal.SIGKILL)
     rest = project.opsctl("deploy", "--resume", "--skip", "one", "--json").ok()
     assert rest.outcomes == ["skipped", "changed"] and lines(node) == ["one", "two"]
+
+
+@pytest.mark.parametrize("method, code", [("POST", 1), ("GET", 0)])
+def test_a_request_that_was_under_way(project: Project, node: TestNode, method: str, code: int) -> None:
+    """The agent dies while a server works on a request: one that only reads is sent again, another never by itself."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        task = {"name": "ask", "uri": {"url": url, "method": method, "timeout": 60}}
+        project.write("site.yml", json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [task]}]))
+        project.inventory(node)
+        server.settimeout(60)
+        with Running(project, "deploy", "site.yml", "--json") as running:
+            first = server.accept()[0]
+            first.recv(1000)
+            kill_agent(node)
+            first.close()
+            if code == 0:
+                with server.accept()[0] as second:
+                    second.recv(1000)
+                    second.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n")
+            run = running.end()
+        assert run.code == code, run.explain()
+        if code:
+            assert run.outcomes == ["unknown"]
+            error = next(event for event in run.events if event["event"] == "host_failed")["error"]
+            assert "--rerun 'ask'" in error["hint"]
+            server.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                server.accept()
+            assert project.opsctl("deploy", "--resume", "--skip", "ask", "--json").ok().outcomes == ["skipped"]
 
 
 def test_a_link_that_stays_down_makes_the_host_unreachable(project: Project, node: TestNode) -> None:

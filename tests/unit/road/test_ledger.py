@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,20 @@ def test_events_come_back_in_their_order(tmp_path: Path) -> None:
     assert read.segments == ledger.segments and read.plan == [("task `t`", "1")]
     assert read.segments["r/p0"].finished and read.unfinished() == []
     assert (tmp_path / "nodes.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_what_was_done_survives_a_loss_of_power(changed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its last event the node forgets a segment: it is on the disk by then, if anything was changed at all."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_size))
+    ledger = Ledger.open(tmp_path)
+    ledger.sent("s", "h", [("t", "name", "x")])
+    ledger.event("s", {**finished({}), "changed": changed})
+    assert synced == []
+    ledger.event("s", {"ev": "segment_finished", "ok": True})
+    assert synced == ([(tmp_path / "nodes.jsonl").stat().st_size] if changed else [])
+    ledger.close()
 
 
 @pytest.mark.parametrize("hidden", [False, True])
