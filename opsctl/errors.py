@@ -21,7 +21,8 @@ Exit codes: contracts section 7, docs/guide.md "Exit codes".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,6 +140,21 @@ class LockHeld(OpsError):
     """Another run holds the node."""
 
     exit_code = 5
+
+
+def lock_held(host: str, holder: Mapping[str, Any]) -> LockHeld:
+    """Who holds the node ``host``: ``holder`` has run, who, since and why, as the node's lock tells them."""
+    since = holder.get("since")
+    when = ""
+    if isinstance(since, (int, float)):
+        ago = max(0, int(time.time() - since))
+        when = f" since {time.strftime('%H:%M:%S', time.localtime(since))} ({ago // 60} min {ago % 60} s ago)"
+    return LockHeld(
+        f"{host} is held by another run",
+        cause=f"run {holder.get('run')} by {holder.get('who', 'somebody')}{when}: {holder.get('why', 'no reason given')}",
+        hint=f"`--lock-wait 600` waits for it; `opsctl node unlock {host}` stops it",
+        host=host,
+    )
 
 
 class Interrupted(OpsError):

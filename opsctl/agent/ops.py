@@ -19,6 +19,11 @@ def answer(header: Dict[str, Any], sock: socket.socket, state_dir: str) -> None:
         sock.sendall(wire.pack({"n": header.get("n"), **frame}))
 
     try:
+        if header.get("op") == "hold":
+            from .hold import hold
+
+            hold(header["args"], send, sock, state_dir)  # answers when it has begun
+            return
         operation = OPERATIONS.get(header.get("op", ""))
         if operation is None:
             raise ValueError("this agent does not know the call `%s`" % header.get("op"))

@@ -32,8 +32,9 @@ _PLAIN = frozenset({"check", "python"})
 def call(args: Dict[str, Any], state_dir: str) -> Answer:
     """The call `patch`: ``do`` and ``args`` as `patchops.answer` takes them.
 
-    ``lock`` is who wants the node for themselves: `commit` holds the lock meanwhile, other acts are refused while
-    somebody else has it. ``become_password`` is for sudo. ``again``: the same commit may still be at work, wait for it.
+    ``lock`` is whose node it is: the command keeps the lock by the call `hold`, and `commit` enters it, so that it is
+    held to its end when the link breaks. ``become_password`` is for sudo. ``again``: the same commit may still be at
+    work, wait for it.
     """
     op, given, owner = args["do"], args["args"], args.get("lock")
 
@@ -44,13 +45,13 @@ def call(args: Dict[str, Any], state_dir: str) -> Answer:
         return as_owner(op, given, state_dir, sudo, looks=owner is None)
 
     try:
-        if owner is None:
+        if owner is None or op != "commit":
             return act()
-        if op != "commit":
-            holder = holder_of(name(state_dir))
-            if holder is not None and holder.get("run") != owner["run"]:
-                raise _held(holder)
-            return act()
+        if holder_of(name(state_dir)) is None:
+            raise PatchFsError(
+                "stopped", "somebody has taken the node from this run: `opsctl node unlock`", "nothing was written",
+                "run the command again",
+            )  # fmt: skip
         with _Locked(state_dir, owner):
             until = time.monotonic() + 60.0
             while True:
@@ -265,13 +266,6 @@ class Operation(Kind):
 # -- the node's lock ----------------------------------------------------------------------------------------------
 
 
-def _held(holder: Dict[str, Any]) -> PatchFsError:
-    words = "run %s by %s: %s" % (
-        holder.get("run"), holder.get("who", "somebody"), holder.get("why", "no reason given"),
-    )  # fmt: skip
-    return PatchFsError("locked", "the node is held by another run", words, "wait for it; `opsctl node unlock` stops it")
-
-
 class _Locked:
     """The node's lock while the body runs; who asks meanwhile is told who has it. Raises PatchFsError (``locked``)."""
 
@@ -283,7 +277,8 @@ class _Locked:
     def __enter__(self) -> "_Locked":
         holder = self._lock.take()
         if holder is not None:
-            raise _held(holder)
+            words = "run %s by %s" % (holder.get("run"), holder.get("who", "somebody"))
+            raise PatchFsError("locked", "the node is held by another run", words, "wait for it, then run again")
         if self._lock.sock is not None:
             self._lock.sock.settimeout(0.2)
             self._thread = threading.Thread(target=self._serve, daemon=True)

@@ -130,8 +130,8 @@ def commit(root: str, state: str, plan: Dict[str, Any], step: Step = lambda name
         done = now == plan.get("manifest") and all(digest_of(inside(root, p)) == sha256(data) for p, _, data in writes)
         if not done and now != plan.get("manifest_before"):
             raise PatchFsError(
-                "changed", "another opsctl has patched %s meanwhile" % root, None,
-                "look again with `opsctl patch-vllm status`",
+                "overtaken", "another opsctl has patched %s meanwhile" % root, "nothing was written",
+                "run the command again, or look with `opsctl patch-vllm status`",
             )
         copies = [lay_aside(state, item["path"], base64.b64decode(item["data"])) for item in plan.get("copies", ())]
         if not done:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import ConnectionLost, OpsError, Unreachable, UsageError
+from ..errors import ConnectionLost, LockHeld, OpsError, Unreachable, UsageError, lock_held
 from ._options import Common
 
 if TYPE_CHECKING:
@@ -47,13 +47,34 @@ class Target:
             raise UsageError("--local needs --env VENV", hint="or --root DIR for a tree")
 
 
+@dataclass(frozen=True)
+class Exclusive:
+    """A verb that wants the node for itself: its run, its reason, and seconds to wait for another run that has it."""
+
+    run: str
+    why: str
+    wait: float = 0.0
+
+    @property
+    def owner(self) -> dict[str, Any]:
+        """Who holds the lock, for those who meet it."""
+        import getpass
+        import socket
+
+        try:
+            who = f"{getpass.getuser()}@{socket.gethostname()}"
+        except (KeyError, OSError):
+            who = "somebody"
+        return {"run": self.run, "who": who, "why": self.why}
+
+
 def each(
-    shared: Common, target: Target, work: Callable[[Site], T], *, exclusive: tuple[str, str] | None = None
+    shared: Common, target: Target, work: Callable[[Site], T], *, exclusive: Exclusive | None = None
 ) -> list[tuple[str | None, T | OpsError]]:
     """``work`` on every environment, in the inventory's order; what came of it, by host (None: this machine).
 
-    ``exclusive`` is (run id, reason) for verbs that want the node for themselves. Errors of the one local place are
-    raised.
+    An ``exclusive`` verb has the node's lock from before it looks until it is done; of a local tree that of the tree,
+    while it writes. Errors of the one local place are raised.
     """
     from ..patching.contents import Contents
     from ..patching.site import Site, local_site
@@ -62,7 +83,7 @@ def each(
 
     target.check()
     if target.here:
-        return [(None, work(local_site(target.root, target.env)))]
+        return [(None, _waiting(shared, "this tree", exclusive, lambda: work(local_site(target.root, target.env))))]
     inventory = _app.load_inventory(shared)
     names = _app.some_hosts(inventory, (), shared.limit)
     nodes = Nodes(inventory, shared)
@@ -71,9 +92,9 @@ def each(
 
     def one(name: str) -> T:
         where = _where(nodes, name, target)
-        call = NodeCall(nodes, name, _owner(exclusive))
+        call = NodeCall(nodes, name, exclusive)
         try:
-            return work(Site(call, where, name, contents))
+            return _waiting(shared, name, exclusive, lambda: work(Site(call, where, name, contents)))
         finally:
             call.close()
 
@@ -99,17 +120,28 @@ def _where(nodes: Nodes, name: str, target: Target) -> dict[str, Any]:
     return {"env": env}
 
 
-def _owner(exclusive: tuple[str, str] | None) -> dict[str, Any] | None:
-    if exclusive is None:
-        return None
-    import getpass
-    import socket
+def _waiting(shared: Common, name: str, exclusive: Exclusive | None, work: Callable[[], T]) -> T:
+    """``work``, tried again while another run has the node, as long as the verb may wait."""
+    until = time.monotonic() + (0.0 if exclusive is None else exclusive.wait)
+    told = None
+    while True:
+        try:
+            return work()
+        except LockHeld as exc:
+            if time.monotonic() >= until:
+                raise
+            holder = exc.cause or exc.what
+            if told != holder.split(" since ")[0]:
+                told = holder.split(" since ")[0]
+                _say(shared, name, f"waiting for {holder}")
+        time.sleep(PAUSE / 2)
 
-    try:
-        who = f"{getpass.getuser()}@{socket.gethostname()}"
-    except (KeyError, OSError):
-        who = "somebody"
-    return {"run": exclusive[0], "who": who, "why": exclusive[1]}
+
+def _say(shared: Common, name: str, text: str) -> None:
+    from ..ui.text import clean
+
+    if shared.verbosity >= 0:
+        sys.stderr.write(f"{clean(name)}  {clean(text)}\n")
 
 
 class NodeCall:
@@ -118,10 +150,12 @@ class NodeCall:
     Every act may be asked for twice: looking changes nothing, and a commit that has been made already is recognised.
     """
 
-    def __init__(self, nodes: Nodes, name: str, owner: Mapping[str, Any] | None) -> None:
+    def __init__(self, nodes: Nodes, name: str, exclusive: Exclusive | None) -> None:
         self._nodes = nodes
         self._name = name
-        self._more: dict[str, Any] = {} if owner is None else {"lock": dict(owner)}
+        self._owner = None if exclusive is None else exclusive.owner
+        self._held = False
+        self._more: dict[str, Any] = {} if self._owner is None else {"lock": self._owner}
         password = nodes.spec(name).become_password
         if password is not None:
             self._more["become_password"] = password.reveal()
@@ -137,12 +171,13 @@ class NodeCall:
                 if self._session is None:
                     self._open()
                 assert self._session is not None
+                self._hold(self._session)
                 return dict(self._session.call("patch", request, timeout=timeout))
             except ConnectionLost as exc:
                 if time.monotonic() >= until:
                     raise
                 if "again" not in request:
-                    self._say(f"{exc.what}; trying again")
+                    _say(self._nodes.common, self._name, f"{exc.what}; trying again")
             except Unreachable:
                 if "again" not in request or self._session is not None or time.monotonic() >= until:
                     raise
@@ -150,11 +185,14 @@ class NodeCall:
             self.close()
             time.sleep(PAUSE)
 
-    def _say(self, text: str) -> None:
-        from ..ui.text import clean
-
-        if self._nodes.common.verbosity >= 0:
-            sys.stderr.write(f"{clean(self._name)}  {clean(text)}\n")
+    def _hold(self, session: Session) -> None:
+        """Take the node's lock, once for as long as the link lasts. Raises LockHeld."""
+        if self._owner is None or self._held:
+            return
+        holder = session.call("hold", self._owner)["holder"]
+        if holder is not None:
+            raise lock_held(self._name, holder)
+        self._held = True
 
     def _open(self) -> None:
         """Connect and send the start command; nothing is waited for, so that a dead host keeps nobody waiting."""
@@ -171,5 +209,6 @@ class NodeCall:
     def close(self) -> None:
         """End the session."""
         context, self._context, self._session = self._context, None, None
+        self._held = False
         if context is not None:
             context.__exit__(None, None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..errors import InputUnreadable, OpsError, UsageError, worst_exit
-from ._options import Common, common
-from ._patching import Target, each
+from ._options import Common, common, duration
+from ._patching import Exclusive, Target, each
 
 if TYPE_CHECKING:
     from ..patching.site import Site
@@ -45,6 +46,41 @@ def place(function: F) -> F:
     for option in reversed(_PLACE):
         command = option(command)
     return command  # type: ignore[return-value]
+
+
+_WRITING = [
+    click.option("--check", is_flag=True, help="Write nothing; exit 8 when something would change."),
+    click.option("--force", is_flag=True, help="Go on where another hand has edited what opsctl wrote; a copy is kept."),
+    click.option("--lock-wait", callback=duration, default="0", metavar="TIME",
+                 help="How long to wait for a node that another run holds."),
+]  # fmt: skip
+
+
+def writing(function: F) -> F:
+    """Adds the options of the verbs that write, as one `Writing`."""
+
+    @wraps(function)
+    def command(*args: Any, check: bool, force: bool, lock_wait: float, **params: Any) -> Any:
+        return function(*args, how=Writing(check, force, lock_wait), **params)
+
+    for option in reversed(_WRITING):
+        command = option(command)
+    return command  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How a verb writes: not at all (``check``), over edits by other hands too (``force``), after waiting seconds."""
+
+    check: bool
+    force: bool
+    lock_wait: float
+
+    def exclusive(self, why: str) -> Exclusive | None:
+        """Whose node it is meanwhile; a check takes no lock."""
+        from ..journal import new_run_id
+
+        return None if self.check else Exclusive(new_run_id(), why, self.lock_wait)
 
 
 def sets(function: F) -> F:
@@ -151,47 +187,40 @@ def diff(shared: Common, target: Target, names: tuple[str, ...], package: str | 
 
 @command.command("apply")
 @sets
-@click.option("--check", is_flag=True, help="Write nothing; exit 8 when something would change.")
-@click.option("--force", is_flag=True, help="Make drifted patches true again; the edited file is kept.")
+@writing
 @place
-def apply(
-    shared: Common, target: Target, names: tuple[str, ...], package: str | None, check: bool, force: bool
-) -> int:
+def apply(shared: Common, target: Target, names: tuple[str, ...], package: str | None, how: Writing) -> int:
     """Make patch sets true. On each host all of it or nothing."""
-    from ..journal import new_run_id
     from ..patching import verbs
 
     chosen = _chosen(names, package)
     if len(chosen) > 1 and not names:
         raise UsageError("say which patch set to apply: --set NAME", hint=f"of {', '.join(s.name for s in chosen)}")
-    run = new_run_id()
-    found = each(
-        shared, target, lambda site: verbs.apply(site, chosen, run=run, force=force, check=check),
-        exclusive=None if check else (run, "patch-vllm apply"),
-    )  # fmt: skip
-    return _tell(_reports(found, _package(chosen, package)), "patched", shared.json, check)
+    owner = how.exclusive("patch-vllm apply")
+    run = owner.run if owner else ""
+
+    def work(site: Site) -> list[Report]:
+        return verbs.apply(site, chosen, run=run, force=how.force, check=how.check)
+
+    return _tell(_reports(each(shared, target, work, exclusive=owner), _package(chosen, package)), "patched", shared, how)
 
 
 @command.command("revert")
 @sets
-@click.option("--check", is_flag=True, help="Write nothing; exit 8 when something would change.")
-@click.option("--force", is_flag=True, help="Restore the original even where another hand has edited; a copy is kept.")
+@writing
 @place
-def revert(
-    shared: Common, target: Target, names: tuple[str, ...], package: str | None, check: bool, force: bool
-) -> int:
+def revert(shared: Common, target: Target, names: tuple[str, ...], package: str | None, how: Writing) -> int:
     """Undo what opsctl applied, and only that."""
-    from ..journal import new_run_id
     from ..patching import verbs
 
     chosen = _chosen(names, package)
     packages = list(verbs.by_package(chosen)) or [package or "vllm"]
-    found = each(
-        shared, target,
-        lambda site: verbs.revert(site, packages, chosen, list(names) or None, force=force, check=check),
-        exclusive=None if check else (new_run_id(), "patch-vllm revert"),
-    )  # fmt: skip
-    return _tell(_reports(found, packages[0]), "restored", shared.json, check)
+
+    def work(site: Site) -> list[Report]:
+        return verbs.revert(site, packages, chosen, list(names) or None, force=how.force, check=how.check)
+
+    found = each(shared, target, work, exclusive=how.exclusive("patch-vllm revert"))
+    return _tell(_reports(found, packages[0]), "restored", shared, how)
 
 
 @command.command("verify")
@@ -274,16 +303,16 @@ def new(
     return 0
 
 
-def _tell(reports: list[Report], verb: str, as_json: bool, check: bool) -> int:
+def _tell(reports: list[Report], verb: str, shared: Common, how: Writing) -> int:
     from ..patching import verbs
     from ..patching.render import change_text
 
-    if as_json:
+    if shared.json:
         _json(verbs.document(reports))
     else:
-        click.echo(change_text(reports, verb, check=check, color=_color()), nl=False)
+        click.echo(change_text(reports, verb, check=how.check, color=_color()), nl=False)
     _tell_errors(report.error for report in reports)
     code = verbs.exit_code(reports)
-    if not code and check and any(item.changed for item in reports):
+    if not code and how.check and any(item.changed for item in reports):
         return 8
     return code

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..agent import boot, patchops
-from ..errors import InputUnreadable, LockHeld, OpsError, TaskFailed, UsageError
+from ..errors import InputUnreadable, Interrupted, LockHeld, OpsError, TaskFailed, UsageError
 from .contents import Contents
 
 #: One request: name, arguments, seconds to wait. Gives what `patchops.answer` gives.
@@ -109,6 +109,9 @@ def local_site(root: str | None = None, env: str | None = None, state: str | Non
 
 def as_ops_error(failed: Mapping[str, Any], host: str | None) -> OpsError:
     """The error of an act that failed, wherever it happened."""
-    types: dict[str, type[OpsError]] = {"locked": LockHeld, "absent": InputUnreadable, "usage": UsageError}
+    types: dict[str, type[OpsError]] = {
+        "locked": LockHeld, "overtaken": LockHeld, "stopped": Interrupted, "absent": InputUnreadable,
+        "usage": UsageError,
+    }  # fmt: skip
     kind = types.get(failed["kind"], TaskFailed)
     return kind(failed["what"], cause=failed.get("cause"), hint=failed.get("hint"), host=host)

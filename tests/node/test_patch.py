@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,11 @@ def patch(project: Project, verb: str, *args: str) -> Run:
 def hosts(run: Run) -> dict[str, dict[str, Any]]:
     """The entries of its ``--json``, by host."""
     return {entry["host"]: entry for entry in run.events[0]["hosts"]}
+
+
+def entry(run: Run) -> dict[str, Any]:
+    """The entry of the one node."""
+    return hosts(run)["n1"]
 
 
 def test_the_verbs_over_ssh(project: Project, node: TestNode, site: Path) -> None:
@@ -174,27 +180,52 @@ def test_the_link_breaks_during_a_task(step: str, project: Project, node: TestNo
     whole(site)
 
 
-@pytest.mark.parametrize("first", ["apply", "deploy"])
-def test_two_at_once(first: str, project: Project, node: TestNode, site: Path) -> None:
-    """While one run patches, apply, revert and deploy are told who has the node (exit 5); looking works."""
+@pytest.mark.parametrize(("first", "step"), [("apply", "find"), ("deploy", "compile")])
+def test_two_at_once(first: str, step: str, project: Project, node: TestNode, site: Path) -> None:
+    """From its first look to its end a run has the node: apply, revert and deploy are told by whom, since when and for
+    what it is held (exit 5), or wait as long as they are told to; looking works."""
     gates = Gates(node)
-    gates.hold("compile")
+    gates.hold(step)
     project.write("site.yml", BOOK)
     argv = ["deploy", "site.yml", "--json"] if first == "deploy" else ["patch-vllm", "apply", "--json", *PKG]
     process = project.start(*argv)
-    gates.wait("compile")
+    gates.wait(step)
     why = "patch-vllm apply" if first == "apply" else "deploy"
-    for verb in ("apply", "revert"):
-        run = patch(project, verb)
-        assert run.code == 5, run.explain()
-        assert "held by another run" in run.stderr and why in run.stderr
+    told = re.compile(rf"n1 is held by another run\n.*run \w+ by \S+@\S+ since \d\d:\d\d:\d\d \(.*ago\): {why}", re.DOTALL)
+    refused = patch(project, "apply")
+    assert refused.code == 5 and told.search(refused.stderr), refused.explain()
+    assert "`--lock-wait 600` waits for it; `opsctl node unlock n1` stops it" in refused.stderr
+    refused = patch(project, "revert", "--json")
+    assert refused.code == 5 and entry(refused)["error"]["type"] == "LockHeld"
     second = project.deploy(BOOK)
     assert second.code == 5 and why in second.stdout, second.explain()
-    assert "applied" in patch(project, "status").ok().stdout
+    if step == "compile":
+        assert "applied" in patch(project, "status").ok().stdout
+    waiting = project.start("patch-vllm", "apply", "--lock-wait", "90", "--json", *PKG)
+    assert waiting.stderr is not None
+    assert re.match(r"n1  waiting for run \w+ by ", waiting.stderr.readline())
     gates.go()
     stdout, stderr = process.communicate(timeout=120)
     project.judge(argv, process.returncode, stdout, stderr).ok()
+    stdout, stderr = waiting.communicate(timeout=120)
+    late = project.judge(["patch-vllm", "apply", "--json"], waiting.returncode, stdout, stderr).ok()
+    assert entry(late)["changed"] is False and entry(late)["sets"][0]["state"] == "applied"
     whole(site)
+
+
+def test_the_node_is_taken_from_an_apply(project: Project, node: TestNode, site: Path) -> None:
+    """`opsctl node unlock` stops an apply that has not written yet: it says so (130), and nothing is written."""
+    before = contents(site)
+    gates = Gates(node)
+    gates.hold("check")
+    process = project.start("patch-vllm", "apply", *PKG)
+    gates.wait("check")
+    assert "patch-vllm apply" in project.opsctl("node", "unlock", "n1", "--show").ok().stdout
+    project.opsctl("node", "unlock", "n1", "--yes").ok()
+    gates.go()
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130 and "opsctl node unlock" in stderr, stderr
+    assert contents(site) == before and not list(site.rglob("*opsctl*"))
 
 
 def test_a_killed_apply(project: Project, node: TestNode, site: Path) -> None:

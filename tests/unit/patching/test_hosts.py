@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,17 @@ class Fleet:
     def transport(self, name: str) -> Any:
         def play(channel: MockChannel) -> None:
             channel.greet()
+            with ExitStack() as held:
+                serve(channel, held)
+
+        def serve(channel: MockChannel, held: ExitStack) -> None:
             while True:
                 header, _ = channel.hear(timeout=60)
                 if header["t"] != "call":
+                    continue
+                if header["op"] == "hold":
+                    held.enter_context(patchcall._Locked(str(self.state), header["args"]))
+                    channel.say({"t": "result", "n": header["n"], "value": {"holder": None}})
                     continue
                 self.asked[name].append(f"{header['op']} {header['args']['do']}")
                 value = patchcall.call(header["args"], str(self.state))
@@ -59,6 +68,7 @@ class Fleet:
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     """A project with an inventory of sixteen hosts and one set."""
     made = Fleet(tmp_path)
+    monkeypatch.setenv("OPSCTL_NODE_STATE_DIR", str(made.state))  # a lock of these nodes only
     install(environment(made.env))
     hosts = {name: {"opsctl_env": str(made.env)} for name in made.names}
     (tmp_path / "inventory").mkdir()
