@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from . import __version__, findings
 from .agent.expr import Unknown, kept
-from .agent.outcome import SINGULAR
 from .asks import Answers
 from .batch import Batch
 from .errors import ConnectError, Interrupted, LockHeld, OpsError, TaskFailed, UsageError
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
 
 Body = dict[str, Any]
 
+#: Kinds whose effect cannot be seen: whether an interrupted one has done its work, nobody can tell (as `agent.outcome`).
+SINGULAR = frozenset({"command", "shell", "script", "raw", "uri"})
 #: How often a segment is taken up again after its agent died.
 LIVES = 5
 
