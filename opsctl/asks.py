@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from .agent.expr import ExprError, from_wire, lift, to_wire
+from .agent.values import ExprError, from_wire, lift, to_wire
 from .errors import OpsError, TaskFailed
 from .plantask import prepared
 

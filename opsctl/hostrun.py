@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import __version__, findings
-from .agent.expr import Unknown, kept
+from .agent.values import Unknown, kept
 from .asks import Answers
 from .batch import Batch
-from .errors import ConnectError, Interrupted, LockHeld, OpsError, TaskFailed, UsageError
+from .errors import ConnectError, Interrupted, OpsError, TaskFailed, UsageError, lock_held
 from .hosts import HostState, task_error
 from .ledger import VALUES
 from .model import Task
@@ -229,7 +229,7 @@ class HostRun:
 
     def _ended(self, done: Body) -> None:
         if done.get("locked"):
-            raise self._locked(done["locked"])
+            raise lock_held(self.host, done["locked"])
         if done.get("error"):
             error = done["error"]
             raise OpsError(error["what"], cause=error.get("cause"), hint=error.get("hint"), host=self.host)
@@ -246,19 +246,6 @@ class HostRun:
 
     def _handler_names(self, ids: Sequence[str]) -> list[str]:
         return [str(self.run.tasks[one].name) if one in self.run.tasks else one for one in dict.fromkeys(ids)]
-
-    def _locked(self, holder: Mapping[str, Any]) -> LockHeld:
-        since = holder.get("since")
-        when = ""
-        if isinstance(since, (int, float)):
-            ago = max(0, int(time.time() - since))
-            when = f" since {time.strftime('%H:%M:%S', time.localtime(since))} ({ago // 60} min {ago % 60} s ago)"
-        return LockHeld(
-            f"{self.host} is held by another run",
-            cause=f"run {holder.get('run')} by {holder.get('who', 'somebody')}{when}: {holder.get('why', 'no reason given')}",
-            hint=f"`--lock-wait 600` waits for it; `opsctl node unlock {self.host}` stops it",
-            host=self.host,
-        )
 
     # -- what the node says ---------------------------------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ def task_error(event: Mapping[str, Any]) -> dict[str, Any]:
     at, lineno = error.pop("at", None), error.pop("lineno", 1)
     error.setdefault("what", "the task failed")
     if at:
-        from .agent.expr import ExprError, Undefined
+        from .agent.values import ExprError, Undefined
         from .config.templates import locate
 
         name = error.pop("name", None)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from . import __version__
-from .agent.expr import NOT_KEPT
+from .agent.values import NOT_KEPT
 from .errors import InputUnreadable, UsageError
 
 if TYPE_CHECKING:

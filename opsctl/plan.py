@@ -14,15 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .agent.expr import (
-    Engine,
-    ExprError,
-    Template,
-    UnknownValue,
-    dynamic,
-    lift,
-    to_wire,
-)
+from .agent.expr import Engine
+from .agent.values import ExprError, Template, UnknownValue, dynamic, lift, to_wire
 from .model import Block, Node, Play, Task, walk
 from .plantask import TaskBuilder
 from .tasks.base import Files, Kind, TreeEntry

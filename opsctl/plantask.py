@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .agent.expr import Document, ExprError, Omit, Scope, condition, dynamic, lift, to_wire
+from .agent.expr import Scope
+from .agent.values import Document, ExprError, Omit, condition, dynamic, lift, to_wire
 from .config.templates import locate
 from .errors import ConfigError, OpsError, Span
 from .model import Task
@@ -128,8 +129,8 @@ class TaskBuilder:
                 out[key] = True
         if task.any_errors_fatal:
             out["any_errors_fatal"] = True
-        if self._boolean(task.become, "become"):
-            out["become"] = self._value(task.become_user, self.scope)[1]
+        if self._boolean(self._over("ansible_become", task.become), "become"):
+            out["become"] = self._value(self._over("ansible_become_user", task.become_user), self.scope)[1]
         if task.listen:
             out["listen"] = list(task.listen)
         if task.notify:
@@ -152,6 +153,10 @@ class TaskBuilder:
 
     def _verdict(self, expression: Any) -> Any:
         return expression if isinstance(expression, bool) else self.b._ship(expression, self.layers)
+
+    def _over(self, variable: str, keyword: Any) -> Any:
+        """A connection variable of the host, which stands above the keyword of the same meaning."""
+        return self.scope.raw(variable) if variable in self.scope else keyword
 
     def _quiet(self, raw: Any) -> tuple[bool, Any]:
         """As `_value`, for what is only shown: an error there must not stop anything."""

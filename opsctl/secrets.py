@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote
 
-from .agent.expr import NOT_KEPT
 from .agent.hidden import secret_name
+from .agent.values import NOT_KEPT
 from .errors import ConfigError, OpsError, Span
 
 MASK = "********"

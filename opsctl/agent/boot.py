@@ -7,21 +7,28 @@ all that runs before the cache is verified. It must stay small, and may use noth
 other makes the start command try its next Python.
 """
 
+from __future__ import annotations
+
 import errno
 import json
+import marshal
 import os
 import stat
 import struct
 import sys
 import time
-from typing import Any, Dict, Tuple
+import zlib
+
+TYPE_CHECKING = False  # typing costs more than everything else that is imported here
+if TYPE_CHECKING:
+    from typing import Any, Dict, Optional, Tuple
 
 #: What to do about the commonest reasons for which the agent's directory cannot be made.
 HINTS = {
     errno.ENOSPC: "free some space on the node: the agent needs about 2 MB for itself",
     errno.EDQUOT: "the user's quota on the node is used up: the agent needs about 2 MB for itself",
     errno.EROFS: "the file system is read-only: set OPSCTL_NODE_STATE_DIR on the node to a writable, private directory",
-}  # type: Dict[Any, str]
+}  # type: Dict[Optional[int], str]
 
 
 #: Days after which an agent that was not used is removed, when a new one comes.
@@ -133,100 +140,107 @@ def digest(files: Dict[str, str]) -> str:
     return str(h.hexdigest())
 
 
-def stored(root: str) -> Dict[str, str]:
-    """The sources under ``root`` as {name: text}."""
-    out = {}
-    for base, dirs, names in os.walk(root):
-        dirs[:] = [d for d in dirs if d != "__pycache__"]
-        for name in names:
-            path = os.path.join(base, name)
-            with open(path, encoding="utf-8") as f:
-                out[os.path.relpath(path, root)] = f.read()
-    return out
+def unpack(packed: bytes) -> Dict[str, str]:
+    """The sources of a bundle as {path: text}."""
+    return dict(json.loads(zlib.decompress(packed).decode("utf-8")))
 
 
-def store(root: str, files: Dict[str, str]) -> None:
-    """Write sources and their byte code to ``root`` in one rename."""
-    import py_compile
-    import shutil
-    import tempfile
+class Modules:
+    """Imports the modules of a bundle out of memory: what the file of the cache held when it was read, and no other file.
 
-    tmp = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(root))
+    ``root`` is a path that does not exist; the modules have names below it.
+    """
+
+    def __init__(self, root: str, code: Dict[str, bytes], packed: bytes) -> None:
+        self.root = root
+        self._code = code
+        self._packed = packed
+
+    def _path(self, name: str) -> str:
+        path = name.replace(".", "/")
+        return path + "/__init__.py" if path + "/__init__.py" in self._code else path + ".py"
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        found = self._path(name)
+        if found not in self._code:
+            return None
+        # `importlib.util` would have to be imported for this alone.
+        make = type(sys.__spec__)  # type: Any
+        spec = make(name, self, origin=self.root + "/" + found, is_package=found.endswith("/__init__.py"))
+        spec.has_location = True
+        return spec
+
+    def create_module(self, spec: Any) -> None:
+        return None
+
+    def exec_module(self, module: Any) -> None:
+        exec(marshal.loads(self._code[self._path(module.__name__)]), module.__dict__)
+
+    def get_source(self, name: str) -> str:
+        """The source of a module (one is run as a program of its own; tracebacks show its lines)."""
+        return self.sources()[self._path(name)]
+
+    def sources(self) -> Dict[str, str]:
+        """All sources as {path: text}."""
+        return unpack(self._packed)
+
+
+def cached(root: str) -> str:
+    """The file in which the bundle of ``root`` is kept for this very Python, byte code and sources together."""
+    return "%s.%s-%08x" % (root, sys.implementation.cache_tag, zlib.crc32(sys.version.encode()))
+
+
+def load(root: str) -> Optional[Modules]:
+    """The bundle from the cache; None if it is not there, or not as it was written (a crash, somebody's change)."""
     try:
-        for name, text in files.items():
-            path = os.path.join(tmp, name)
-            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-            with open(path, "w", encoding="utf-8") as f:
-                f.write(text)
-            if name.endswith(".py"):
-                py_compile.compile(
-                    path,
-                    dfile=os.path.join(root, name),
-                    doraise=True,
-                    invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-                )
-        os.mkdir(os.path.dirname(record(tmp)), 0o700)
-        with open(record(tmp), "w") as f:
-            f.write(byte_code(tmp))
-        try:
-            os.rename(tmp, root)
-        except OSError:
-            if not intact(root, digest(files)) or not compiled(root):
-                # A broken older copy, or a link put there by somebody: out of the way, never written through.
-                os.rename(root, tmp + ".old")
-                os.rename(tmp, root)
-                shutil.rmtree(tmp + ".old", ignore_errors=True)
-        prune(os.path.dirname(root))
-    finally:
-        shutil.rmtree(tmp, ignore_errors=True)
+        with open(os.open(cached(root), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as f:
+            data = memoryview(f.read())
+        if zlib.crc32(data[4:]) != int.from_bytes(data[:4], "big"):
+            return None
+        code, packed = marshal.loads(data[4:])
+        return Modules(root, code, packed)
+    except (OSError, ValueError, EOFError, TypeError):
+        return None
+
+
+def store(root: str, packed: bytes) -> Modules:
+    """Compile a bundle and keep it in the cache. Raises OSError."""
+    code = {}
+    for name, text in unpack(packed).items():
+        if name.endswith(".py"):
+            code[name] = marshal.dumps(compile(text, root + "/" + name, "exec", dont_inherit=True))
+    data = marshal.dumps((code, packed))
+    path = cached(root)
+    new = os.path.join(os.path.dirname(root), ".new-%d" % os.getpid())
+    try:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
+            f.write(zlib.crc32(data).to_bytes(4, "big") + data)
+        os.rename(new, path)
+    except OSError:
+        _remove(new)
+        raise
+    prune(os.path.dirname(root))
+    return Modules(root, code, packed)
 
 
 def prune(cache: str) -> None:
     """Remove what older versions left and nobody has used for a while."""
-    import shutil
-
     limit = time.time() - KEEP_DAYS * 86400
     for name in os.listdir(cache):
         path = os.path.join(cache, name)
         if os.lstat(path).st_mtime < limit:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
 
 
-def intact(root: str, wanted: str) -> bool:
-    """Whether the sources under ``root`` are those with the hash ``wanted``."""
+def _remove(path: str) -> None:
     try:
-        return not os.path.islink(root) and os.path.isdir(root) and digest(stored(root)) == wanted
-    except (OSError, ValueError):
-        return False
+        os.unlink(path)
+    except IsADirectoryError:
+        import shutil
 
-
-def byte_code(root: str) -> str:
-    """What tells this interpreter's byte code under ``root`` from what somebody or a crash made of it."""
-    tail, out = "." + str(sys.implementation.cache_tag) + ".pyc", []
-    for base, dirs, names in os.walk(root):
-        dirs.sort()
-        for name in sorted(names):
-            if name.endswith(tail):
-                st = os.lstat(os.path.join(base, name))
-                out.append("%s %d %d\n" % (name, st.st_size, st.st_mtime_ns))
-    return "".join(out)
-
-
-def record(root: str) -> str:
-    """Where is kept how this interpreter's byte code was when it was written."""
-    return os.path.join(root, "__pycache__", str(sys.implementation.cache_tag))
-
-
-def compiled(root: str) -> bool:
-    """True when this interpreter's byte code is in the cache (a second Python on the node has its own) and whole.
-
-    A node that loses its power just after the first run may have files there without their content.
-    """
-    try:
-        with open(record(root)) as f:
-            return f.read() == byte_code(root)
-    except (OSError, ValueError):
-        return False
+        shutil.rmtree(path, ignore_errors=True)
+    except OSError:
+        pass
 
 
 def read_exact(n: int) -> bytes:
@@ -244,10 +258,8 @@ def send(header: Dict[str, Any]) -> None:
     os.write(1, struct.pack(">II", len(data), 0) + data)
 
 
-def receive(agent_hash: str) -> Tuple[Dict[str, str], bytes]:
-    """Read frames until the bundle comes; returns (files, bytes of the frames that came before it)."""
-    import zlib
-
+def receive(agent_hash: str) -> Tuple[bytes, bytes]:
+    """Read frames until the bundle comes; returns it, and the bytes of the frames that came before it."""
     early = b""
     while True:
         lengths = read_exact(8)
@@ -255,10 +267,9 @@ def receive(agent_hash: str) -> Tuple[Dict[str, str], bytes]:
         head = read_exact(head_len)
         body = read_exact(body_len)
         if json.loads(head.decode("utf-8")).get("t") == "agent":
-            files = json.loads(zlib.decompress(body).decode("utf-8"))
-            if digest(files) != agent_hash:
+            if digest(unpack(body)) != agent_hash:
                 raise ValueError("the agent that arrived does not have the hash %s" % agent_hash)
-            return files, early
+            return body, early
         early += lengths + head + body
 
 
@@ -269,14 +280,14 @@ def main() -> None:
     os.write(1, ("\n<<opsctl %s>>\n" % nonce).encode())
     early = b""
     try:
-        cache = private_dir(os.path.join(state_dir(), "agents"))
-        root = os.path.join(cache, agent_hash[:32])
-        if not intact(root, agent_hash):
+        root = os.path.join(private_dir(os.path.join(state_dir(), "agents")), agent_hash[:32])
+        modules = load(root)
+        if modules is None:
             send({"t": "need-agent"})
-            files, early = receive(agent_hash)
-            store(root, files)
-        elif not compiled(root):
-            store(root, stored(root))
+            packed, early = receive(agent_hash)
+            modules = store(root, packed)
+        else:
+            os.utime(cached(root))
     except Exception as exc:
         send(
             {
@@ -292,9 +303,8 @@ def main() -> None:
             }
         )
         sys.exit(93)
-    os.utime(root)
     sys.dont_write_bytecode = True
-    sys.path.insert(0, root)
+    sys.meta_path.insert(0, modules)
     from opsctl_agent.main import run  # type: ignore[import-not-found]
 
     run(early, state_dir(), agent_hash, root)

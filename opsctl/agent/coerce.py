@@ -6,8 +6,13 @@ others: one implementation, so that both sides take the same.
 Words: str, int, float, bool, path, mode, list, ints, dict, raw; a list of strings is a choice.
 """
 
+from __future__ import annotations
+
 import json
-from typing import Any, Dict, Optional
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Optional
 
 _TRUE = ("true", "yes", "on")
 _FALSE = ("false", "no", "off")

@@ -1,9 +1,14 @@
 """dpkg's own record of what is installed, read from its status file: milliseconds, and no program is started."""
 
+from __future__ import annotations
+
 import fnmatch
 import os
 import re
-from typing import Dict, List, Optional, Tuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Tuple
 
 STATUS = "/var/lib/dpkg/status"
 

@@ -3,12 +3,18 @@
 Each collector gives some names (without the prefix `ansible_`); `gather` runs only those whose names are wanted.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+
+    Facts = Dict[str, Any]
+
 
 
 def gather(want: Optional[Iterable[str]] = None) -> Facts:

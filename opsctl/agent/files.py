@@ -1,19 +1,27 @@
 """Files: look, compare, replace as a whole, set permissions. Never through a link unless the task says so."""
 
+from __future__ import annotations
+
 import errno
 import os
 import stat
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from . import modes
 from .boot import quick
-from .kinds import Fail, Pair
+from .kinds import Fail
 from .temporary import claim, opened, sync_directory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+    from .kinds import Pair
+
+    Info = Dict[str, Any]
 
 #: Larger texts are not shown in diffs, in bytes.
 DIFF_LIMIT = 128 * 1024
 
-Info = Dict[str, Any]
 
 _TYPES = (
     (stat.S_ISLNK, "link"),

@@ -10,7 +10,7 @@ import re
 import shlex
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
-from .expr import ExprError
+from .values import ExprError
 
 # -- conversion ---------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,13 @@
 """What is secret by its name or its place (contracts 6): environment variables, results of `no_log` tasks."""
 
-from typing import Any, Iterator, Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterator
+
 
 #: Environment variables whose names end like this hold secrets.
 SECRET_NAMES = ("TOKEN", "PASSWORD", "SECRET", "API_KEY")

@@ -6,13 +6,18 @@ who holds it. A run re-enters its own lock, for the next play or a second name o
 socket itself over, so that there is no moment in which nobody holds it.
 """
 
+from __future__ import annotations
+
 import array
 import json
 import os
 import select
 import socket
 import struct
-from typing import Any, Dict, List, Optional, Tuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
 
 #: Seconds for the holder's answer.
 ANSWER = 3.0

@@ -1,8 +1,13 @@
 """Second stage: the agent proper, called by `boot` once its cache is verified."""
 
+from __future__ import annotations
+
 import os
 import sys
-from typing import Any, Dict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict
 
 
 def machine_facts() -> Dict[str, Any]:

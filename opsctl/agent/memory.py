@@ -1,10 +1,15 @@
-"""The agent's modules out of memory: for workers that may not read the login user's cache, or must not trust it."""
+"""The agent's modules from their sources: for workers that sudo starts, which must not trust what the login user can change."""
+
+from __future__ import annotations
 
 import importlib.util
 import marshal
 import os
 import sys
-from typing import Any, Dict
+
+TYPE_CHECKING = False  # this is run without its package, too: see `sudo`
+if TYPE_CHECKING:
+    from typing import Any, Dict
 
 
 class Finder:
@@ -41,18 +46,16 @@ def use(data: bytes) -> None:
 
 
 def sources(root: str) -> bytes:
-    """The agent below ``root``, read once and checked by its hash, which is the name of the directory. Raises Fail.
+    """The sources of the agent that runs, checked by its hash, which is the name of ``root``. Raises Fail.
 
-    What another user runs is what was checked: neither byte code nor a second look at the files comes in between.
+    What another user runs is what was checked: no byte code, and no file between the check and its use.
     """
     # This module itself is run without its package (see `sudo`): it imports nothing of it at its top.
     from . import boot
     from .kinds import Fail
 
-    try:
-        files = boot.stored(root)
-    except (OSError, ValueError) as exc:
-        raise Fail("the agent in %s cannot be read: %s" % (root, exc)) from None
+    modules = boot.load(root)
+    files = modules.sources() if modules is not None else {}
     if not boot.digest(files).startswith(os.path.basename(root)):
         raise Fail(
             "the agent in %s was changed after it was checked: it is not run as another user" % root,

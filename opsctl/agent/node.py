@@ -1,12 +1,18 @@
 """The node as a task kind sees it: run commands, report progress, staged content, questions to the controller."""
 
+from __future__ import annotations
+
 import os
 import time
-from typing import Any, Callable, Dict, List, Optional, Union
 
 from . import process
-from .kinds import Fail, Pair
+from .kinds import Fail
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Union
+
+    from .kinds import Pair
 
 def _nothing(*_: Any) -> None:
     return None
@@ -78,7 +84,7 @@ class Node:
         timeout: Optional[float] = None,
         executable: Optional[str] = None,
         live: bool = False
-    ) -> "process.Completed":
+    ) -> process.Completed:
         """Run a program (a list) or, with ``shell``, a command line. See `process.run`.
 
         A command line with a secret in it is given to the shell through a pipe.

@@ -1,11 +1,20 @@
 """What came of a task: its events, a loop's summary, an error's parts, and check mode's half-known results."""
 
+from __future__ import annotations
+
 import time
-from typing import Any, Callable, Dict, List, Optional
 
-from .expr import Engine, ExprError, Scope, UnknownValue, from_wire
+from .expr import Engine, Scope
+from .values import ExprError, UnknownValue, from_wire
 
-Result = Dict[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional
+
+    Result = Dict[str, Any]
+else:
+    Result = dict
+
 
 #: Characters of a string that an event carries when nothing needs the whole of it.
 GLANCE = 4096
@@ -15,7 +24,7 @@ SINGULAR = ("command", "shell", "script", "raw", "uri")
 RANK = ("failed", "unknown", "changed", "ok", "skipped")
 
 
-class Pending(Dict[str, Any]):
+class Pending(Result):
     """The result of a change that check mode did not make: some keys are known, to ask for another is `unknown`."""
 
     def __init__(self, known: Dict[str, Any], task: str) -> None:

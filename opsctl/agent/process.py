@@ -1,11 +1,18 @@
 """Run a program to its end: own session, both outputs read at once, a deadline that leaves nothing behind."""
 
+from __future__ import annotations
+
 import codecs
 import errno
 import os
 import signal
 import time
-from typing import Any, Callable, Dict, List, Optional, Union
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Union
+
+    Output = Callable[[str, str], None]
 
 #: What is kept of each output, in bytes; the rest goes to a file (contracts 8).
 KEEP = 16 * 1024 * 1024
@@ -18,7 +25,6 @@ LIVE_LIMIT = 256 * 1024
 #: Live output waits for the end of its line up to so many characters: a flood without any line end is no line.
 LINE_LIMIT = 16 * 1024
 
-Output = Callable[[str, str], None]
 
 
 class Completed:
@@ -200,7 +206,7 @@ def _not_started(exc: Exception, argv: List[str], cwd: Optional[str]) -> Excepti
     return Fail("cannot run %s: %s" % (program, reason), cmd=argv, rc=126 if number != errno.E2BIG else 7)
 
 
-def _exchange(child: Any, data: bytes, streams: "Dict[str, _Stream]", end: Optional[float], grace: float) -> bool:
+def _exchange(child: Any, data: bytes, streams: Dict[str, _Stream], end: Optional[float], grace: float) -> bool:
     """Feed and read the child until it has ended; whether the deadline was what ended it."""
     import selectors
 
@@ -289,7 +295,7 @@ def end_session(pid: int, grace: float, child: Any = None) -> None:
     _signal(pid, pids, signal.SIGKILL)
 
 
-def _signal(leader: int, pids: "set[int]", number: int) -> None:
+def _signal(leader: int, pids: set[int], number: int) -> None:
     try:
         os.killpg(leader, number)
     except OSError:
@@ -306,7 +312,7 @@ def _alive(pid: int) -> bool:
     return stat is not None and stat[0] not in "ZX"
 
 
-def session_of(leader: int) -> "set[int]":
+def session_of(leader: int) -> set[int]:
     """The pids of a session and of all descendants of its leader, also those that made a session of their own."""
     parents: Dict[int, int] = {}
     found = {leader}
@@ -347,7 +353,7 @@ def text_of(data: bytes) -> str:
 class _Stream:
     """One output: the first ``keep`` bytes in memory, the whole in a file once there are more."""
 
-    def __init__(self, name: str, keep: int, spill_dir: Optional[str], live: "Optional[_Live]") -> None:
+    def __init__(self, name: str, keep: int, spill_dir: Optional[str], live: Optional[_Live]) -> None:
         self.name = name
         self.keep = keep
         self.spill_dir = spill_dir

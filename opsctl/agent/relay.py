@@ -5,14 +5,19 @@ whole frames both ways. Its beats tell the controller that the node is alive wha
 `select`: a stalled channel stops what is read from the supervisor, never a task.
 """
 
+from __future__ import annotations
+
 import os
 import select
 import signal
 import socket
 import time
-from typing import Any, Dict, List, Optional
 
 from . import boot, runs, wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
 
 #: Seconds of silence after which a beat is sent; the controller gives up after three missed ones (contracts 9: 15 s).
 BEAT = 5.0

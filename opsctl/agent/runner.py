@@ -4,22 +4,29 @@ Conditions, loops, retries, registered results, blocks and handlers are decided 
 the controller has to decide is asked (docs/architecture.md, "The Segment"). Check mode: contracts 4.
 """
 
+from __future__ import annotations
+
 import time
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from collections.abc import Mapping
 
 from .expr import Engine, Scope
-from .values import ExprError, Unknown, UnknownValue, from_wire, kept, to_wire
 from .hidden import SECRET_LEAST, secret_name, sensitive, strings
 from .kinds import Fail, covers
 from .outcome import Pending, Report, failure, summary
+from .values import ExprError, Unknown, UnknownValue, from_wire, kept, to_wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+
+    Task = Dict[str, Any]
+    Result = Dict[str, Any]
+    Names = Mapping[str, Any]
+else:
+    Names = Mapping
 
 #: Kinds whose arguments become words of a process.
 COMMANDS = frozenset({"command", "shell", "script", "raw"})
-
-Task = Dict[str, Any]
-Result = Dict[str, Any]
-
-
 #: Kinds whose failure says nothing of what they needed.
 OPAQUE = ("command", "shell", "script", "raw")
 
@@ -571,7 +578,7 @@ class Runner:
         return self.services.ask(self.current, what, data)
 
 
-class HostVars(Mapping[str, Any]):
+class HostVars(Names):
     """Other hosts' variables, asked from the controller when they are used."""
 
     def __init__(self, runner: Runner) -> None:

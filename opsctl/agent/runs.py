@@ -1,13 +1,18 @@
 """What a segment has on the node: a private directory with its events, its socket and who runs it (contracts 3, 5)."""
 
+from __future__ import annotations
+
 import json
 import os
 import re
 import socket
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from . import boot, wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterator, List, Optional
 
 #: Format of what lies in a segment's directory. A newer one than known is refused (contracts 10).
 FORMAT = 1

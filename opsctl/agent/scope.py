@@ -1,7 +1,12 @@
 """Leaving the login's scope, so that a logout (`KillUserProcesses=yes`) does not end a running segment (contracts 5)."""
 
+from __future__ import annotations
+
 import os
-from typing import Dict, List, Optional, Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Sequence
 
 #: Seconds for the service manager's answer; without one the segment goes on where it is.
 DEADLINE = 10.0
@@ -61,7 +66,7 @@ def _says(name: str, word: str) -> bool:
     return word in _run(["busctl", "get-property", *_LOGIN, name], {})[0]
 
 
-def _run(argv: List[str], env: Dict[str, str]) -> "tuple[str, Optional[str]]":
+def _run(argv: List[str], env: Dict[str, str]) -> tuple[str, Optional[str]]:
     import subprocess
 
     try:

@@ -1,5 +1,7 @@
 """Becoming another user with sudo: one worker, its code from memory, the password tried once (contracts 5)."""
 
+from __future__ import annotations
+
 import base64
 import os
 import pwd
@@ -7,10 +9,13 @@ import select
 import subprocess
 import sys
 import time
-from typing import Any, Callable, List, Optional
 
 from . import boot, memory
 from .kinds import Fail
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, List, Optional
 
 #: Seconds that sudo may take to start a worker. It asks nobody (`-n`, or the password on its standard input).
 DEADLINE = 30.0

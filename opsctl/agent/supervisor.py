@@ -5,13 +5,14 @@ first and from there to the client, so that a slow or absent reader costs no mem
 that comes back continues at any number.
 """
 
+from __future__ import annotations
+
 import collections
 import os
 import select
 import socket
 import threading
 import time
-from typing import Any, Dict, List, Optional
 
 from . import boot, bundle, scope, wire
 from .debts import Debts
@@ -21,6 +22,10 @@ from .outcome import failure
 from .runs import Home, call_process, identity
 from .temporary import sync_directory
 from .workers import WorkerHandle, Workers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
 
 #: Seconds that a finished segment waits to be read and acknowledged; its events stay in the file after that.
 LINGER = 600.0

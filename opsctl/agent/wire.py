@@ -3,12 +3,20 @@
 A frame is two big-endian 32-bit lengths, a JSON header and a raw payload.
 """
 
+from __future__ import annotations
+
 import json
 import struct
 import zlib
-from typing import Any, Dict, Iterator, Tuple
 
-Frame = Tuple[Dict[str, Any], bytes]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, Tuple
+
+    Frame = Tuple[Dict[str, Any], bytes]
+else:
+    Frame = tuple
+
 
 #: A chunk of file content is at most this long, so that other frames are never delayed by much.
 CHUNK = 64 * 1024

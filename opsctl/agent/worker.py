@@ -4,12 +4,13 @@ Frames on its two pipes. Requests: `{"m": "task", ...}`, `{"m": "cancel"}`. Whil
 about to change something, and waits for `go`), `output`, `progress`, `blob`, `ask`; it ends with `done`.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import threading
 import time
 from queue import Queue
-from typing import Any, BinaryIO, Dict, List, Optional
 
 from . import wire
 from .boot import private_dir
@@ -17,6 +18,10 @@ from .kinds import Fail, affected, covers, load
 from .node import Node
 from .runs import call_process
 from .temporary import claim, opened
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO, Dict, List, Optional
 
 #: Seconds in which a signal that has ended a task's command comes to its worker too, if it was meant for all.
 TOGETHER = 0.3

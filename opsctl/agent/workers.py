@@ -1,15 +1,20 @@
 """The supervisor's side of its workers: started once for each user, by a fork or by sudo (contracts 5)."""
 
+from __future__ import annotations
+
 import os
 import pwd
 import select
 import signal
 import time
-from typing import Callable, Dict, List, Optional
 
-from . import boot, memory
+from . import boot
 from .kinds import Fail
 from .worker import Link, Worker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Dict, List, Optional
 
 #: Seconds a worker has to stop its task's processes before it is killed itself.
 GRACE = 8.0
@@ -55,15 +60,16 @@ def become(user: str) -> str:
     return boot.state_dir()
 
 
-def fork_worker(state_dir: str, user: str, root: Optional[str] = None) -> WorkerHandle:
-    """A worker as the login user; with ``root`` (the agent's sources) root becomes ``user`` without sudo. Raises Fail."""
-    code = b""
-    if root is not None:
+def fork_worker(state_dir: str, user: str, other: bool = False) -> WorkerHandle:
+    """A worker as the login user; with ``other`` root becomes ``user`` without sudo. Raises Fail.
+
+    The agent is in memory: the child needs none of root's files to go on importing it.
+    """
+    if other:
         try:
             pwd.getpwnam(user)
         except KeyError:
             raise Fail("there is no user `%s` on the node" % user, needs=[("user", user)]) from None
-        code = memory.sources(root)
     to_child = os.pipe()
     from_child = os.pipe()
     pid = os.fork()
@@ -73,8 +79,7 @@ def fork_worker(state_dir: str, user: str, root: Optional[str] = None) -> Worker
             keep = sorted({0, 1, 2, to_child[0], from_child[1]})
             for low, high in zip(keep, [*keep[1:], 4096]):
                 os.closerange(low + 1, high)
-            if root is not None:
-                memory.use(code)
+            if other:
                 state_dir = become(user)
             Worker(Link(to_child[0], from_child[1]), state_dir).serve()
         finally:
@@ -116,7 +121,7 @@ class Workers:
         if name not in self._by_user:
             try:
                 if os.geteuid() == 0:
-                    self._by_user[name] = fork_worker(self.state_dir, name, self.root)
+                    self._by_user[name] = fork_worker(self.state_dir, name, other=True)
                 else:
                     password = None if self.password_refused else self.password
                     self._by_user[name] = sudo_worker(name, self.root, password, lambda: self.cancelled)

@@ -15,7 +15,8 @@ Known = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 
 def static_value(value: Any, layers: Sequence[Known], what: str, span: Span) -> Any:
     """``value`` evaluated with what is known before the play: ``layers``, lowest first. ConfigError otherwise."""
-    from ..agent.expr import Engine, ExprError, Undefined, dynamic, lift
+    from ..agent.expr import Engine
+    from ..agent.values import ExprError, Undefined, dynamic, lift
 
     lifted = lift(value)
     if not dynamic(lifted):

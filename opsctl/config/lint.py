@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ..agent.expr import ExprError, Template, condition, lift
 from ..agent.facts import FACT_NAMES
+from ..agent.values import ExprError, Template, condition, lift
 from ..errors import ConfigError, OpsError
 from ..files import ControllerFiles
 from ..model import Play, Playbook, Task, walk
@@ -217,7 +217,7 @@ class _Linter:
                 self.found.append(Problem("error", locate(error, None, known)))
 
     def undefined(self, name: str, template: Template, known: set[str]) -> None:
-        from ..agent.expr import Undefined
+        from ..agent.values import Undefined
 
         error = Undefined(name, f"`{name}` is undefined", template.at)
         self.found.append(Problem("error", locate(error, None, known)))
@@ -242,7 +242,7 @@ class _Linter:
             self.template_file(os.path.relpath(path) if not os.path.isabs(self.playbook.path) else path, names)
 
     def template_file(self, path: str, names: set[str]) -> None:
-        from ..agent.expr import Document
+        from ..agent.values import Document
 
         try:
             with open(path, encoding="utf-8") as file:

@@ -10,7 +10,7 @@ import jinja2
 from jinja2 import nodes
 
 from ..agent import filters
-from ..agent.expr import ExprError, Expression, Template
+from ..agent.values import ExprError, Expression, Template
 
 _ENV = jinja2.Environment(extensions=["jinja2.ext.do", "jinja2.ext.loopcontrols"])  # noqa: S701 - it only parses
 _ENV.filters.update(filters.FILTERS)

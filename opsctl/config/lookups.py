@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ..agent.expr import ExprError
+from ..agent.values import ExprError
 
 
 class LookupContext(NamedTuple):

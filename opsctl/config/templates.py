@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..agent.expr import Document, Engine, ExprError, Scope, Undefined, condition, lift
+from ..agent.expr import Engine, Scope
+from ..agent.values import Document, ExprError, Undefined, condition, lift
 from ..errors import ConfigError, Span
 from .bytecode import ByteCode
 from .lookups import Lookup, LookupContext

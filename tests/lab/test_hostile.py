@@ -120,25 +120,32 @@ def plant(path: Path) -> int:
 
 
 def plant_code(path: Path, node: LabNode) -> object:
-    """Byte code in the place of other byte code, of the same kind."""
+    """Other byte code in the place of the agent's, everything else as it was."""
     name = f"/{path.relative_to(node.root)}"
     code = (
-        "import marshal, sys\n"
-        f"head = open({name!r}, 'rb').read(16)\n"
-        f"open({name!r}, 'wb').write(head + marshal.dumps(compile({PLANTED!r}, 'x', 'exec')))\n"
+        "import marshal\n"
+        f"data = open({name!r}, 'rb').read()\n"
+        "code, packed = marshal.loads(data[4:])\n"
+        f"planted = marshal.dumps(compile({PLANTED!r}, 'x', 'exec'))\n"
+        f"open({name!r}, 'wb').write(data[:4] + marshal.dumps((dict.fromkeys(code, planted), packed)))\n"
     )
     return node.run(["python3", "-c", code])
 
 
+def plant_beside(path: Path) -> None:
+    """Modules where an agent with this name would have them, if it read them from a directory."""
+    for name in ("json.py", "zlib.py", "opsctl_agent/__init__.py", "opsctl_agent/main.py", "opsctl_agent/pwd.py"):
+        for folder in (path.parent, path.with_suffix("")):
+            (folder / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            plant(folder / name)
+
+
 CHANGES: dict[str, Callable[[Path, LabNode], Any]] = {
-    "sources": lambda root, node: [plant(path) for path in root.rglob("*.py")],
-    "byte code": lambda root, node: [plant_code(path, node) for path in root.rglob("*.pyc")],
-    "cut byte code": lambda root, node: [path.write_bytes(path.read_bytes()[:20]) for path in root.rglob("*.pyc")],
-    "empty files": lambda root, node: [path.write_bytes(b"") for path in root.rglob("*.py*")],
-    "further modules": lambda root, node: [
-        plant(root / name) for name in ("json.py", "zlib.py", "opsctl_agent/pwd.py")
-    ],
-    "noise": lambda root, node: [path.write_bytes(b"\xff\xfe\x00") for path in root.rglob("w*.py")],
+    "byte code": plant_code,
+    "cut": lambda path, node: path.write_bytes(path.read_bytes()[:-200]),
+    "empty": lambda path, node: path.write_bytes(b""),
+    "noise": lambda path, node: path.write_bytes(b"\xff\xfe\x00"),
+    "further modules": lambda path, node: plant_beside(path),
 }
 
 
@@ -147,10 +154,10 @@ def test_a_changed_cache_is_replaced(change: str, login: str, project: Project, 
     """Whatever became of the cached agent, what runs is the agent, as the login user and above all as others."""
     works(project, victim, login)
     state = victim.root / LOGINS[login].lstrip("/")
-    roots = list(state.glob("agents/*" if login == "root" else "*/agents/*"))
-    assert roots
-    for root in roots:
-        CHANGES[change](root, victim)
+    cached = list(state.glob("agents/*" if login == "root" else "*/agents/*"))
+    assert cached
+    for path in cached:
+        CHANGES[change](path, victim)
     works(project, victim, login)
     assert planted(victim) == []
 
@@ -158,7 +165,7 @@ def test_a_changed_cache_is_replaced(change: str, login: str, project: Project, 
 def test_other_users_do_not_take_the_login_users_code(victim: LabNode, project: Project) -> None:
     """Code that the login user slips in between check and use ends the task, and is run by nobody else."""
     project.inventory(victim=victim.variables(ADMIN))
-    spoil = "for f in ~/.local/state/opsctl/*/agents/*/opsctl_agent/*.py; do echo 'raise SystemExit' >> $f; done"
+    spoil = "for f in ~/.local/state/opsctl/*/agents/*; do echo 'raise SystemExit' >> $f; done"
     play = [
         {"name": "spoil", "shell": spoil},
         {"name": "root", "command": "id -un", "become": True, "changed_when": False},

@@ -156,9 +156,33 @@ def test_the_agent_runs_on_every_python() -> None:
                 assert name not in TOO_NEW and name not in GONE, f"{path}:{node.lineno} imports {name}"  # type: ignore[attr-defined]
 
 
+def test_what_is_for_type_checkers_is_not_used_when_the_agent_runs() -> None:
+    """Names imported under ``TYPE_CHECKING`` stand in annotations only, which are never evaluated."""
+    for path in AGENT:
+        tree = ast.parse(path.read_bytes(), str(path))
+        checked = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+        names = {name for node in checked for statement in node.body for name in bound(statement)}
+        names -= {name for node in checked for statement in node.orelse for name in bound(statement)}
+        for node in checked:
+            node.body = []
+        for inner in ast.walk(tree):
+            for field in ("annotation", "returns"):
+                if getattr(inner, field, None) is not None:
+                    setattr(inner, field, None if field == "returns" else ast.Constant(None))
+        used = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id in names]
+        assert not used, f"{path}:{used[0].lineno} uses {used[0].id}"
+
+
+def bound(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        yield from (alias.asname or alias.name for alias in statement.names)
+    elif isinstance(statement, ast.Assign):
+        yield from (target.id for target in statement.targets if isinstance(target, ast.Name))
+
+
 def test_the_controller_uses_only_the_shared_part_of_the_agent() -> None:
     """Of the agent the controller imports expressions, frames and pure helpers; never what acts on a node."""
-    names = "expr filters facts wire coerce modes boot sources hidden requirements engines".split()
+    names = "expr values outcome filters facts wire coerce modes boot sources hidden requirements engines".split()
     shared = tuple(f"opsctl.agent.{name}" for name in names)
     # `--root DIR` works on a local tree by the same code that works on a node.
     local = {"diagnose": ("opsctl.agent.sources", "opsctl.agent.logpack"), "patching": ("opsctl.agent.patchops",)}

@@ -20,16 +20,23 @@ What the runner has to know, besides docs/architecture.md "Task kinds on the nod
   `unknown (depends on ...)` without a look.
 """
 
+from __future__ import annotations
+
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Optional, Sequence, Tuple, Type
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, Optional, Sequence, Tuple, Type
+
     from ..node import Node
 
-#: What a change touches: the sort of thing (path dir user group package unit any) and its name. ``dir`` is a directory
-#: that is made or gets permissions: nothing below it changes. Only `Kind.watches` says ``tree``: all below counts.
-Pair = Tuple[str, str]
+    #: What a change touches: the sort of thing (path dir user group package unit any) and its name. ``dir`` is a directory
+    #: that is made or gets permissions: nothing below it changes. Only `Kind.watches` says ``tree``: all below counts.
+    Pair = Tuple[str, str]
+else:
+    Pair = tuple
+
 
 
 class Fail(Exception):
@@ -87,7 +94,7 @@ class Kind:
     #: It does not look at the node: no pending change can cure its failure.
     blind = False
 
-    def probe(self, args: Dict[str, Any], node: "Node") -> Dict[str, Any]:
+    def probe(self, args: Dict[str, Any], node: Node) -> Dict[str, Any]:
         """Look at the node, touch nothing. Raises `Fail` when it cannot be known."""
         return {}
 
@@ -99,7 +106,7 @@ class Kind:
         """What has to change, from what was seen; None when it is so already. No I/O."""
         raise NotImplementedError
 
-    def apply(self, args: Dict[str, Any], seen: Dict[str, Any], change: Change, node: "Node") -> Dict[str, Any]:
+    def apply(self, args: Dict[str, Any], seen: Dict[str, Any], change: Change, node: Node) -> Dict[str, Any]:
         """Make it so; returns Ansible's result keys. Raises `Fail`."""
         raise NotImplementedError
 

@@ -1,19 +1,25 @@
 """`apt`: packages of Debian and Ubuntu. What is there is read from dpkg's status file; apt runs only to change it."""
 
+from __future__ import annotations
+
 import fnmatch
 import os
 import re
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from .. import dpkg, files
-from . import Change, Fail, Kind, Pair
+from . import Change, Fail, Kind
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Sequence
+
     from ..node import Node
     from ..process import Completed
+    from . import Pair
 
-Args = Dict[str, Any]
+    Args = Dict[str, Any]
+
 
 PROGRAM = "/usr/bin/apt-get"
 STATUS = dpkg.STATUS
@@ -31,7 +37,7 @@ class Apt(Kind):
         names = [("package", name.partition("=")[0].partition(":")[0]) for name in args.get("name") or []]
         return [*names, ("path", files.expand(args["deb"]))] if args.get("deb") else names
 
-    def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
+    def probe(self, args: Args, node: Node) -> Dict[str, Any]:
         if not os.path.exists(STATUS) or not os.path.exists(PROGRAM):
             raise Fail("apt: this node has no apt", hint="use the package tool of its distribution with `command`")
         status = dpkg.read(STATUS)
@@ -92,7 +98,7 @@ class Apt(Kind):
         diff = {"before": before, "after": after, "before_header": "packages", "after_header": "packages"}
         return Change(before, after, diff, writes, msg="; ".join(parts), todo=todo, update=update)
 
-    def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: "Node") -> Dict[str, Any]:
+    def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: Node) -> Dict[str, Any]:
         before = dpkg.read(STATUS)
         out: Dict[str, Any] = {"cache_updated": False, "stdout": "", "stderr": ""}
         options = self._options(args)
@@ -148,7 +154,7 @@ class Apt(Kind):
         return out + [flag for name, flag in flags if args[name]]
 
     @staticmethod
-    def _candidates(packages: List[Dict[str, Any]], node: "Node") -> None:
+    def _candidates(packages: List[Dict[str, Any]], node: Node) -> None:
         """The newest version of each package, as apt would take it."""
         names = [one["spec"].split("=")[0] for one in packages]
         done = node.run(["apt-cache", "policy", *names], env={"LC_ALL": "C"}, timeout=120)
@@ -158,7 +164,7 @@ class Apt(Kind):
             one["candidate"] = known.get(name) or known.get(one["name"])
 
     @staticmethod
-    def _simulate(words: List[str], verb: str, node: "Node") -> List[str]:
+    def _simulate(words: List[str], verb: str, node: Node) -> List[str]:
         """The packages (or files) that apt-get would touch. Raises `Fail` with apt's reason."""
         done = node.run(["apt-get", "-s", "-o", "Debug::NoLocking=1", *words], env={"LC_ALL": "C"}, timeout=300)
         if done.rc != 0:
@@ -166,7 +172,7 @@ class Apt(Kind):
         return re.findall(r"^%s (\S+)" % verb, done.stdout, re.MULTILINE)
 
     @staticmethod
-    def _update(args: Args, node: "Node") -> None:
+    def _update(args: Args, node: Node) -> None:
         for left in reversed(range(max(1, args["update_cache_retries"]))):
             try:
                 apt_get(["-q", "-o", "APT::Update::Error-Mode=any", "update"], "update", args["lock_timeout"], node)
@@ -194,7 +200,7 @@ def cache_time() -> float:
     return max(times, default=0.0)
 
 
-def apt_get(words: List[str], what: str, lock_timeout: float, node: "Node") -> "Completed":
+def apt_get(words: List[str], what: str, lock_timeout: float, node: Node) -> Completed:
     """Run apt-get; waits while another program holds its locks. Raises `Fail` with apt's own reason."""
     env = {"LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none"}
     start = time.monotonic()
@@ -217,7 +223,7 @@ def apt_get(words: List[str], what: str, lock_timeout: float, node: "Node") -> "
         node.sleep(min(2.0, max(0.1, lock_timeout - waited)))
 
 
-def _failed(done: "Completed", what: str) -> Fail:
+def _failed(done: Completed, what: str) -> Fail:
     reasons = re.findall(r"^(?:E|Err): ?(.*)$", done.stderr, re.MULTILINE)
     dpkg_says = re.findall(r"^dpkg: (?:error|warning).*(?:\n .*)*", done.stderr, re.MULTILINE)
     unmet = re.findall(r"^ (\S+ : (?:Depends|Conflicts|Breaks).*)$", done.stdout, re.MULTILINE)
@@ -261,7 +267,7 @@ def _look(status: dpkg.Status, spec: str) -> Dict[str, Any]:
     }  # fmt: skip
 
 
-def _deb(status: dpkg.Status, path: str, node: "Node") -> Dict[str, Any]:
+def _deb(status: dpkg.Status, path: str, node: Node) -> Dict[str, Any]:
     path = files.expand(path)
     if not os.path.exists(path):
         raise Fail("the package file %s does not exist" % path, needs=[("path", path)], path=path)

@@ -1,17 +1,23 @@
 """`command`, `shell`, `script`, `raw`: run what the user wrote. Their state is only what `creates`/`removes` say."""
 
+from __future__ import annotations
+
 import os
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Union
 
 from ..files import expand
-from . import Change, Fail, Kind, Pair
+from . import Change, Fail, Kind
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Sequence, Union
+
     from ..node import Node
     from ..process import Completed
+    from . import Pair
 
-Args = Dict[str, Any]
+    Args = Dict[str, Any]
+
 
 
 class Command(Kind):
@@ -25,7 +31,7 @@ class Command(Kind):
         patterns = [args[name] for name in ("creates", "removes") if args.get(name)]
         return [(_sort(pattern), os.path.join(base, _fixed(expand(pattern)))) for pattern in patterns]
 
-    def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
+    def probe(self, args: Args, node: Node) -> Dict[str, Any]:
         chdir = expand(args["chdir"]) if args.get("chdir") else None
         skip = ""
         for name, present in (("creates", True), ("removes", False)):
@@ -56,7 +62,7 @@ class Command(Kind):
             raise Fail("command: there is nothing to run")
         return words
 
-    def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: "Node") -> Dict[str, Any]:
+    def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: Node) -> Dict[str, Any]:
         words = self.words(args)
         if isinstance(words, list) and args.get("expand_argument_vars", True):
             env = {**os.environ, **node.env}
@@ -95,7 +101,7 @@ class Script(Command):
     def words(self, args: Args) -> Union[str, List[str]]:
         return str(args["cmd"])
 
-    def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: "Node") -> Dict[str, Any]:
+    def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: Node) -> Dict[str, Any]:
         import shlex
         import shutil
         import tempfile
@@ -145,7 +151,7 @@ def matches(pattern: str, chdir: Optional[str]) -> bool:
     return bool(glob.glob(path))
 
 
-def finish(done: "Completed", args: Args, command: Any) -> Dict[str, Any]:
+def finish(done: Completed, args: Args, command: Any) -> Dict[str, Any]:
     """Ansible's result keys of a command that has run. Raises `Fail` for another end than exit status 0."""
     stdout, stderr = done.stdout, done.stderr
     if args.get("strip_empty_ends", True):

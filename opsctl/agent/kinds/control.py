@@ -1,13 +1,17 @@
 """`assert`, `debug`, `fail`, `set_fact`, `ping`, `setup`: nothing changes on the node."""
 
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from __future__ import annotations
 
 from . import Change, Fail, Kind
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Dict, Optional
+
     from ..node import Node
 
-Args = Dict[str, Any]
+    Args = Dict[str, Any]
+
 
 
 class _Pure(Kind):
@@ -24,7 +28,7 @@ class _Blind(_Pure):
 class Assert(_Blind):
     """`that` holds booleans by now, `that_text` the expressions that gave them."""
 
-    def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
+    def probe(self, args: Args, node: Node) -> Dict[str, Any]:
         that = args["that"] if isinstance(args["that"], list) else [args["that"]]
         texts = args.get("that_text", args["that"])
         if not isinstance(texts, list):
@@ -55,7 +59,7 @@ class Debug(_Blind):
 class FailTask(_Blind):
     """Fails."""
 
-    def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
+    def probe(self, args: Args, node: Node) -> Dict[str, Any]:
         raise Fail(args["msg"])
 
 
@@ -76,7 +80,7 @@ class Ping(_Pure):
 class Setup(_Pure):
     """The facts, gathered now."""
 
-    def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
+    def probe(self, args: Args, node: Node) -> Dict[str, Any]:
         from .. import facts
 
         found = facts.gather(args.get("want"))

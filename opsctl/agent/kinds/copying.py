@@ -1,16 +1,22 @@
 """`copy` and `template`: content, a file or a tree put in its place on the node."""
 
+from __future__ import annotations
+
 import os
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence
 
 from .. import files
-from . import Change, Fail, Kind, Pair
+from . import Change, Fail, Kind
 from .files import remove
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..node import Node
+    from typing import Any, Dict, Iterator, List, Optional, Sequence
 
-Args = Dict[str, Any]
+    from ..node import Node
+    from . import Pair
+
+    Args = Dict[str, Any]
+
 
 
 class Source:
@@ -31,7 +37,7 @@ class Source:
             return files.digests_of(self.content)[0]
         return self.blob if self.blob is not None else files.digests(self.path)[0]
 
-    def chunks(self, node: "Node") -> Iterator[bytes]:
+    def chunks(self, node: Node) -> Iterator[bytes]:
         return iter((self.content,)) if self.content is not None else files.chunks(self.staged(node))
 
     def same(self, path: str, info: Dict[str, Any]) -> bool:
@@ -40,7 +46,7 @@ class Source:
             return bool(len(self.content) == info["size"] and files.read(path) == self.content)
         return self.sha256() == files.digests(path)[0]
 
-    def staged(self, node: "Node") -> str:
+    def staged(self, node: Node) -> str:
         """The file that has the content. Raises `Fail` when it has not arrived."""
         if self.blob is None:
             return self.path
@@ -49,14 +55,14 @@ class Source:
         except KeyError:
             raise Fail("the content %s has not arrived on the node" % self.blob) from None
 
-    def beside(self, path: str, node: "Node") -> str:
+    def beside(self, path: str, node: Node) -> str:
         """The staged file, if it lies where ``path`` does and can be moved there; else an empty string."""
         if self.blob is None:
             return ""
         staged = self.staged(node)
         return staged if os.path.dirname(staged) == os.path.dirname(path) else ""
 
-    def start(self, node: "Node") -> bytes:
+    def start(self, node: Node) -> bytes:
         """As much as a diff can show, and one byte more."""
         if self.content is not None:
             return self.content
@@ -75,7 +81,7 @@ class Copy(Kind):
             out += [("tree", dest), ("tree", files.expand(args["src"]))]
         return out
 
-    def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
+    def probe(self, args: Args, node: Node) -> Dict[str, Any]:
         dest = files.expand(args["dest"])
         want = files.wanted(args)
         seen: Dict[str, Any] = {"want": want, "dest": dest, "check": node.check}
@@ -183,7 +189,7 @@ class Copy(Kind):
         needs = seen["want"]["needs"]
         return Change(None, names, diff, [("path", seen["path"])], needs, files.unmet(needs), todo=todo)
 
-    def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: "Node") -> Dict[str, Any]:
+    def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: Node) -> Dict[str, Any]:
         path = seen["path"]
         if change.needs:
             folder = os.path.dirname(path)
@@ -206,7 +212,7 @@ class Copy(Kind):
         return out
 
     @staticmethod
-    def _write(args: Args, path: str, source: Source, want: Args, info: Any, node: "Node") -> Optional[str]:
+    def _write(args: Args, path: str, source: Source, want: Args, info: Any, node: Node) -> Optional[str]:
         wanted_sha1 = args.get("checksum")
 
         def validate(temp: str) -> None:
@@ -220,7 +226,7 @@ class Copy(Kind):
         kept = args.get("backup", False)
         return files.replace(path, data, want, info, staged=staged, backup=kept, validate=validate)
 
-    def _apply_tree(self, args: Args, seen: Dict[str, Any], change: Change, node: "Node") -> Dict[str, Any]:
+    def _apply_tree(self, args: Args, seen: Dict[str, Any], change: Change, node: Node) -> Dict[str, Any]:
         for one, drift in change.plan["todo"]:
             entry, path, want = one["entry"], one["path"], one["want"]
             if one["same"]:
@@ -279,7 +285,7 @@ def tree_of(root: str) -> List[Dict[str, Any]]:
     return out
 
 
-def check_new(command: str, temp: str, path: str, node: "Node") -> None:
+def check_new(command: str, temp: str, path: str, node: Node) -> None:
     """Run a `validate` command on the new content; the old file stays if it fails. Raises `Fail`."""
     import shlex
 

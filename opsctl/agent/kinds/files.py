@@ -1,17 +1,23 @@
 """`file` and `stat`."""
 
+from __future__ import annotations
+
 import errno
 import os
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import files
-from . import Change, Fail, Kind, Pair
+from . import Change, Fail, Kind
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..node import Node
+    from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-Args = Dict[str, Any]
+    from ..node import Node
+    from . import Pair
+
+    Args = Dict[str, Any]
+
 
 
 class File(Kind):
@@ -24,7 +30,7 @@ class File(Kind):
             out.append(("path", os.path.join(os.path.dirname(path), files.expand(args["src"]))))
         return out
 
-    def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
+    def probe(self, args: Args, node: Node) -> Dict[str, Any]:
         path = files.expand(args["path"])
         path = path.rstrip("/") or "/"
         info = files.look(path)
@@ -166,7 +172,7 @@ class File(Kind):
         sort = "dir" if state == "directory" and not args.get("recurse") else "path"
         return _change(path, before, after, [(sort, path)], needs, **plan)
 
-    def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: "Node") -> Dict[str, Any]:
+    def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: Node) -> Dict[str, Any]:
         path, state, info, want = seen["path"], seen["state"], seen["info"], seen["want"]
         if change.needs:
             raise Fail("cannot make %s: %s" % (path, change.unmet), needs=change.needs, path=path)
@@ -267,7 +273,7 @@ class Stat(Kind):
     def watches(self, args: Args) -> Sequence[Pair]:
         return [("path", files.expand(args["path"]))]
 
-    def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
+    def probe(self, args: Args, node: Node) -> Dict[str, Any]:
         path = files.expand(args["path"])
         try:
             found = os.stat(path) if args.get("follow") else os.lstat(path)

@@ -1,17 +1,23 @@
 """`lineinfile`: one line of a text file, with Ansible's rules of which line it is."""
 
+from __future__ import annotations
+
 import os
 import re
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import files
-from . import Change, Fail, Kind, Pair
+from . import Change, Fail, Kind
 from .copying import check_new
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..node import Node
+    from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-Args = Dict[str, Any]
+    from ..node import Node
+    from . import Pair
+
+    Args = Dict[str, Any]
+
 
 
 class LineInFile(Kind):
@@ -20,7 +26,7 @@ class LineInFile(Kind):
     def watches(self, args: Args) -> Sequence[Pair]:
         return [("path", files.expand(args["path"]))]
 
-    def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
+    def probe(self, args: Args, node: Node) -> Dict[str, Any]:
         path = files.expand(args["path"])
         info = files.look(path)
         if info is not None and info["type"] == "link":
@@ -69,7 +75,7 @@ class LineInFile(Kind):
             drift=drift, removed=len(lines) - len(new),
         )  # fmt: skip
 
-    def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: "Node") -> Dict[str, Any]:
+    def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: Node) -> Dict[str, Any]:
         path = seen["path"]
         if change.needs:
             raise Fail("cannot write %s: %s" % (path, change.unmet), needs=change.needs, path=path)
@@ -97,7 +103,7 @@ class LineInFile(Kind):
         return {**files.report(seen["path"], files.look(seen["path"])), "msg": ""}
 
 
-def _pattern(args: Args, name: str) -> "Optional[re.Pattern[str]]":
+def _pattern(args: Args, name: str) -> Optional[re.Pattern[str]]:
     text = args.get(name)
     if text is None or (name != "regexp" and text in ("EOF", "BOF")):
         return None

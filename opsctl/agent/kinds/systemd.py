@@ -1,15 +1,21 @@
 """`systemd`, `service`: units, looked at with one `systemctl show`."""
 
+from __future__ import annotations
+
 import os
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
-from . import Change, Fail, Kind, Pair
+from . import Change, Fail, Kind
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Sequence
+
     from ..node import Node
     from ..process import Completed
+    from . import Pair
 
-Args = Dict[str, Any]
+    Args = Dict[str, Any]
+
 
 _PROPERTIES = (
     "Id", "Names", "Description", "LoadState", "ActiveState", "SubState", "UnitFileState", "FragmentPath", "SourcePath",
@@ -36,7 +42,7 @@ class Systemd(Kind):
         name = args["name"]
         return [("unit", name if name.endswith(_TYPES) else name + ".service")]
 
-    def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
+    def probe(self, args: Args, node: Node) -> Dict[str, Any]:
         scope = args.get("scope", "system")
         if not os.path.isdir(RUNNING):
             raise Fail(
@@ -77,7 +83,7 @@ class Systemd(Kind):
         """Stopping or disabling what does not exist is done already, as Ansible has it for `stopped`."""
         return args.get("state") == "stopped" and not args.get("enabled") and args.get("masked") is None
 
-    def _show(self, unit: str, scope: str, node: "Node") -> Dict[str, str]:
+    def _show(self, unit: str, scope: str, node: Node) -> Dict[str, str]:
         done = self._call(["show", "--property=" + ",".join(_PROPERTIES), "--", unit], scope, node)
         if done.rc != 0:
             hint = ""
@@ -136,7 +142,7 @@ class Systemd(Kind):
             return "reload" if running else "start"
         return ""
 
-    def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: "Node") -> Dict[str, Any]:
+    def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: Node) -> Dict[str, Any]:
         scope = args.get("scope", "system")
         for step in change.plan["steps"]:
             if step[0] in ("start", "stop", "restart", "reload"):
@@ -148,7 +154,7 @@ class Systemd(Kind):
             seen = {**seen, "unit": self._show(seen["name"], scope, node)}
         return self.report(args, seen)
 
-    def _failed(self, step: List[str], done: "Completed", scope: str, node: "Node") -> Fail:
+    def _failed(self, step: List[str], done: Completed, scope: str, node: Node) -> Fail:
         cause = done.tail(6)
         result: Dict[str, Any] = {"rc": done.rc, "stdout": done.stdout, "stderr": done.stderr}
         hint = ""
@@ -179,7 +185,7 @@ class Systemd(Kind):
         return out
 
     @staticmethod
-    def _call(words: List[str], scope: str, node: "Node") -> "Completed":
+    def _call(words: List[str], scope: str, node: Node) -> Completed:
         own = {"user": ["--user"], "global": ["--global"]}.get(scope, [])
         try:
             return node.run(["systemctl", *own, *words], env=_environment(scope))

@@ -1,16 +1,22 @@
 """`user`: accounts, through the system's own useradd, usermod, userdel."""
 
+from __future__ import annotations
+
 import os
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from .. import files
-from . import Change, Fail, Kind, Pair
+from . import Change, Fail, Kind
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..node import Node
+    from typing import Any, Dict, List, Optional, Sequence
 
-Args = Dict[str, Any]
+    from ..node import Node
+    from . import Pair
+
+    Args = Dict[str, Any]
+
 
 SHADOW = "/etc/shadow"
 
@@ -21,7 +27,7 @@ class User(Kind):
     def watches(self, args: Args) -> Sequence[Pair]:
         return [("user", args["name"])]
 
-    def probe(self, args: Args, node: "Node") -> Dict[str, Any]:
+    def probe(self, args: Args, node: Node) -> Dict[str, Any]:
         import pwd
 
         name = args["name"]
@@ -137,7 +143,7 @@ class User(Kind):
             if day != shadow["expires"]:
                 before["expires"], after["expires"] = shadow["expires"], day
 
-    def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: "Node") -> Dict[str, Any]:
+    def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: Node) -> Dict[str, Any]:
         name = args["name"]
         if change.needs:
             raise Fail("cannot set up the user %s: %s" % (name, change.unmet), needs=change.needs, name=name)
@@ -151,7 +157,7 @@ class User(Kind):
             self._modify(args, seen, change.plan, node)
         return self.report(args, seen)
 
-    def _create(self, args: Args, seen: Dict[str, Any], node: "Node") -> None:
+    def _create(self, args: Args, seen: Dict[str, Any], node: Node) -> None:
         words = ["useradd"]
         for flag, key in (("-u", "uid"), ("-g", "group"), ("-c", "comment"), ("-d", "home"), ("-s", "shell")):
             if args.get(key) is not None:
@@ -177,7 +183,7 @@ class User(Kind):
         if args.get("password_lock"):
             _run(["usermod", "-L", args["name"]], node)
 
-    def _modify(self, args: Args, seen: Dict[str, Any], plan: Dict[str, Any], node: "Node") -> None:
+    def _modify(self, args: Args, seen: Dict[str, Any], plan: Dict[str, Any], node: Node) -> None:
         name, changes = args["name"], plan["changes"]
         words: List[str] = []
         flags = (("uid", "-u"), ("group", "-g"), ("comment", "-c"), ("home", "-d"), ("shell", "-s"), ("groups", "-G"))
@@ -250,12 +256,12 @@ def _date(expires: float) -> str:
     return "" if expires < 0 else time.strftime("%Y-%m-%d", time.gmtime(expires))
 
 
-def _set_password(name: str, hashed: str, node: "Node") -> None:
+def _set_password(name: str, hashed: str, node: Node) -> None:
     """Through standard input: the arguments of a process are seen by everybody."""
     _run(["chpasswd", "-e"], node, stdin="%s:%s\n" % (name, hashed))
 
 
-def _run(words: List[str], node: "Node", ok: Any = (0,), stdin: Optional[str] = None) -> None:
+def _run(words: List[str], node: Node, ok: Any = (0,), stdin: Optional[str] = None) -> None:
     env = {"LC_ALL": "C", "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"}
     program = _find(words[0], env["PATH"])
     done = node.run([program, *words[1:]], env=env, stdin=stdin, timeout=120)

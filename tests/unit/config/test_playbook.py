@@ -190,7 +190,8 @@ def test_loops(load: Load, text: str, loop: Any) -> None:
 )
 def test_translated_loops_evaluate(load: Load, loop: str) -> None:
     """What `with_...` is translated to works in the engine that evaluates it."""
-    from opsctl.agent.expr import Engine, lift
+    from opsctl.agent.expr import Engine
+    from opsctl.agent.values import lift
 
     engine = Engine()
     value = engine.evaluate(

@@ -100,7 +100,7 @@ def test_unsafe_text_is_not_evaluated(templates: Templates) -> None:
 
 def test_an_error_without_a_place_gets_the_callers(templates: Templates) -> None:
     """``fallback`` is where an error without a place stands."""
-    from opsctl.agent.expr import ExprError
+    from opsctl.agent.values import ExprError
 
     assert locate(ExprError("x"), Span("f", 3)).span == Span("f", 3)
     assert locate(ExprError("x", ["gone.yml", 3, 5])).span == Span("gone.yml", 3, 5)

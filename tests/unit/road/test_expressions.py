@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from opsctl.agent.expr import Engine, ExprError, Expression, Template, from_wire, lift, to_wire
+from opsctl.agent.expr import Engine
+from opsctl.agent.values import ExprError, Expression, Template, from_wire, lift, to_wire
 from opsctl.remote import bootstrap
 
 VARS: dict[str, Any] = {
@@ -154,7 +155,8 @@ CONDITIONS: list[tuple[str, Any]] = [
 
 ON_NODE = """
 import json, sys
-from opsctl_agent.expr import Engine, ExprError, Expression, Template, from_wire
+from opsctl_agent.expr import Engine
+from opsctl_agent.values import ExprError, Expression, Template, from_wire
 given = json.load(sys.stdin)
 engine = Engine()
 out = []
