@@ -18,6 +18,8 @@ else:
 
 #: Characters of a string that an event carries when nothing needs the whole of it.
 GLANCE = 4096
+#: What of a failed result is never cut: the log of a start, which the controller judges and takes out (opsctl/findings.py).
+WINDOW = "window"
 #: Kinds whose effect cannot be seen: `started` must be on the disk before they act, or a dead node would do it again.
 SINGULAR = ("command", "shell", "script", "raw", "uri")
 #: From worst to best: a loop is what the worst of its items is.
@@ -173,7 +175,11 @@ def glance(value: Any, limit: Optional[int] = GLANCE) -> Any:
     if isinstance(value, str) and limit and len(value) > limit:
         return value[:limit] + "... (%d characters in all)" % len(value)
     if isinstance(value, dict):
-        return {key: glance(item, limit) for key, item in value.items() if key not in ("stdout_lines", "stderr_lines")}
+        return {
+            key: item if key == WINDOW else glance(item, limit)
+            for key, item in value.items()
+            if key not in ("stdout_lines", "stderr_lines")
+        }
     if isinstance(value, list):
         return [glance(item, limit) for item in value[:100]]
     return value
