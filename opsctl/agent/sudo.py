@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Seconds that sudo may take to start a worker. It asks nobody (`-n`, or the password on its standard input).
 DEADLINE = 30.0
+#: What to do about a wrong password.
+HINT = "deploy again with the right one: in this run none is tried any more, so that the account is not locked"
 #: Where a system has its own Python.
 SYSTEM = ("/usr/bin/python3", "/usr/libexec/platform-python", "/usr/local/bin/python3")
 
@@ -81,7 +83,8 @@ def start(user: str, root: str, password: Optional[str], cancelled: Callable[[],
         attempt = _Attempt(user, python, code, password, cancelled, terminal=attempt.terminal)
     if attempt.started is None:
         told = _message(user, attempt, password is not None)
-        raise Fail(told, stderr=attempt.said.replace(STUB, "..."), password_refused=attempt.refused)
+        said = attempt.said.replace(STUB, "...")
+        raise Fail(told, hint=HINT if attempt.refused else "", stderr=said, password_refused=attempt.refused)
     return attempt.started
 
 
@@ -241,7 +244,7 @@ def _write(proc: Any, data: bytes) -> None:
 def _message(user: str, attempt: _Attempt, tried: bool) -> str:
     said = attempt.said
     if attempt.refused:
-        return "sudo refused the password to become %s; it was tried once, and not again" % user
+        return "sudo refused the password to become %s; it was tried once" % user
     if "not allowed to execute" in said or "may not run sudo" in said or "not in the sudoers" in said:
         return "sudoers on the node do not allow this login to become %s" % user
     if attempt.no_terminal:

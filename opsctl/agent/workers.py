@@ -127,7 +127,7 @@ class Workers:
                     self._by_user[name] = sudo_worker(name, self.root, password, lambda: self.cancelled)
             except Fail as exc:
                 if self.password_refused and "password" in exc.msg:
-                    exc.msg += " (the one that was given was refused before, and is not tried again)"
+                    exc.msg += " (the one that was given was refused before in this run, and is not tried again)"
                 self.password_refused = self.password_refused or bool(exc.result.get("password_refused"))
                 self._refused[name] = exc
                 raise
