@@ -172,7 +172,7 @@ class Stream:
         with self.nodes.session(self.host) as session:
             who: dict[str, Any] = {}
             while True:
-                where = self.begin if self.at is None else {"at": self.at}
+                where = self.begin if self.at is None else {"at": self.at, "over": self.ended is not None}
                 wait = WAIT if self.follow and self.at is not None else 0.0
                 answer = session.call(
                     "server", {"do": "log", "name": self.name, "wait": wait, **where, **secret, **who}, timeout=60

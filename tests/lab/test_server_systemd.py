@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.support.lab import ADMIN, GUEST, Lab, LabNode
 from tests.support.project import Project, Run
 
 UNIT = "opsctl-demo.service"
+PLAYBOOK = str(Path(__file__).parents[2] / "playbooks" / "demo.yml")
 DEADLINE = 60.0
 
 
@@ -162,3 +164,41 @@ def test_it_survives_a_reboot(project: Project, machine: LabNode) -> None:
     machine.reboot()
     assert [one["state"] for one in project.opsctl("server", "list", "--json").events] == ["stopped"]
     box.deploy(state="absent").ok()
+
+
+def test_the_demo_playbook(project: Project, machine: LabNode) -> None:
+    """The demo's playbook as a user with sudo, as root and as one without: the same unit for the first two, through a
+    reboot; a daemon for the third, whom every run tells that it does not start with the machine."""
+
+    def demo(user: str, become: bool, port: int, workdir: str) -> Run:
+        project.inventory(serving={**machine.variables(user), "ansible_become": become})
+        settings = ("engine=rehearsal", f"port={port}", f"workdir={workdir}", "enabled=true")
+        return project.opsctl("deploy", PLAYBOOK, "--json", *(word for one in settings for word in ("-e", one))).ok()
+
+    def server(run: Run) -> tuple[str, Any]:
+        event = run.task("the server (a rehearsal)")
+        return event["outcome"], event["result"].get("unit")
+
+    def warned(run: Run) -> bool:
+        messages = [event["message"] for event in run.events if event["event"] == "warning"]
+        return any("`enabled: true` has no effect" in message for message in messages)
+
+    admin, root = (ADMIN, True, 8124, "/srv/demo"), ("root", False, 8124, "/srv/demo")
+    guest = (GUEST, False, 8125, f"/home/{GUEST}/demo")
+    assert server(demo(*admin)) == ("changed", UNIT)
+    for who in (admin, root):
+        again = demo(*who)
+        assert again.finished["hosts"]["serving"]["changed"] == 0 and not warned(again)
+    other = demo(*guest)
+    assert server(other) == ("changed", None) and warned(other)
+    machine.reboot()
+    project.inventory(serving=machine.variables("root"))
+    until(
+        "it is ready again",
+        lambda: [one["state"] for one in project.opsctl("server", "list", "--json").events] == ["ready"],
+    )
+    assert server(demo(*admin))[0] == "ok" and server(demo(*guest)) == ("changed", None)
+    for user in (GUEST, "root"):
+        Box(project, machine, user, False).deploy(state="absent").ok()
+        project.opsctl("node", "clean", "serving", "--yes").ok()
+    machine.run(["rm", "-rf", "/srv/demo", f"/home/{GUEST}/demo"])

@@ -167,7 +167,7 @@ def test_a_dead_engine_ends_the_wait_though_the_api_server_lives_on(box: Box) ->
     until("its engine core loads", lambda: "VLLM::Worker" in box.tree().values())
     core = next(pid for pid, name in box.tree().items() if name.startswith("VLLM::EngineCor"))
     until("it is nearly there", lambda: "KV cache size" in (box.folder / "log/current.log").read_text())
-    time.sleep(1.5)  # the wait looks once a second
+    time.sleep(1.5)  # the wait looks twice a second
     os.kill(box.pid, signal.SIGSTOP)
     os.kill(core, signal.SIGKILL)
     out, err = process.communicate(timeout=DEADLINE)

@@ -53,6 +53,7 @@ class ServerKind(Kind):
         port = record.get("port")
         seen["taken"] = [str(one) for one in tree.listeners(port) if one.pid not in mine] if port else []
         seen["program"] = _program(record["argv"][0], environment)
+        seen["no_model"] = _no_model(args)
         if seen["alive"] and seen["hash"] == seen["want"]:
             seen["unready"] = Ready({**old, **_soft(record)}, environment).ask(10.0)
             seen["kept"] = {key: [old.get(key), record[key]] for key in _KEPT if old.get(key) != record[key]}
@@ -90,6 +91,12 @@ class ServerKind(Kind):
                 before, after = ("".join("%s: %s\n" % (k, v[n]) for k, v in seen["kept"].items()) for n in (0, 1))
                 return Change(before=before, after=after, diff=_diff(name, before, after), action="keep")
             return None
+        if seen["no_model"]:
+            raise Fail(
+                "the model %s is not there" % seen["no_model"],
+                hint="is it on another disk of the node, or still to be copied? `model` takes a hub's id too",
+                needs=[("path", seen["no_model"])],
+            )
         action = "restart" if seen["members"] else "start"
         text, old = "".join(seen["view"]), "".join(seen["old_view"])
         return Change(
@@ -97,8 +104,8 @@ class ServerKind(Kind):
             after="started",
             diff=_diff(name, old if seen["hash"] else "", text),
             writes=[("path", seen["folder"]), ("unit", unit_name(name))],
-            needs=_needs(args, seen),
-            unmet="server `%s` cannot be started: %s is not there" % (name, seen["program"] or "its model"),
+            needs=[("path", seen["program"])] if seen["program"] else [],
+            unmet="server `%s` cannot be started: %s is not there" % (name, seen["program"]),
             msg=_reason(seen, action, same, state),
             action=action,
         )
@@ -210,15 +217,11 @@ def _soft(record: Dict[str, Any]) -> Dict[str, Any]:
     return {key: record[key] for key in ("ready", "no_progress", "restart", "grace", "host", "port", "served")}
 
 
-def _needs(args: Args, seen: Dict[str, Any]) -> List[Pair]:
-    needs: List[Pair] = []
-    if seen["program"]:
-        needs.append(("path", seen["program"]))
+def _no_model(args: Args) -> str:
+    """The model's path if it is one of this node, and nothing is there; else ''."""
     model = expand(args.get("model") or "")
     real = not (args.get("rehearse") or args["engine"] in ("rehearsal", "command"))
-    if real and model.startswith("/") and not os.path.exists(model):
-        needs.append(("path", model))
-    return needs
+    return model if real and model.startswith("/") and not os.path.exists(model) else ""
 
 
 def _program(word: str, environment: Dict[str, str]) -> Optional[str]:

@@ -108,6 +108,11 @@ class Server:
         """Whether its keeper runs (it starts a server again that is to be)."""
         return tree.lives(self.launch().get("keeper"))
 
+    @property
+    def over(self) -> bool:
+        """Whether its last life has ended: said as soon as its first process is dead, not when all of it is cleared up."""
+        return not self.alive and (bool(self.ended()) or not self.kept)
+
     def stopped_by(self) -> str:
         """Who stopped it; empty if nobody did."""
         return str(read(self.path("stop.json")).get("by") or "")

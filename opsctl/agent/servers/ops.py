@@ -121,7 +121,7 @@ def _restart(args: Dict[str, Any], state_dir: str, send: Send) -> Dict[str, Any]
 def _log(args: Dict[str, Any], state_dir: str, send: Send) -> Dict[str, Any]:
     """A piece of the log from ``at`` ([part, offset]); without it from the last ``lines`` or from ``since`` on.
 
-    Waits up to ``wait`` seconds for something to come.
+    Waits up to ``wait`` seconds for something to come, or for the server's end if that is new (``over`` is not given).
     """
     server = _one(args, state_dir)
     if server is None:
@@ -134,15 +134,15 @@ def _log(args: Dict[str, Any], state_dir: str, send: Send) -> Dict[str, Any]:
         at = log.Position(*args["at"])
     until = time.monotonic() + min(POLL, float(args.get("wait") or 0.0))
     while True:
-        alive = server.alive or server.kept
+        over = server.over
         data, at, lost = log.read(server.log, at)
-        if not data and not alive:
+        if not data and over:
             # What has no newline yet will not get one.
             data, at, lost = log.read(server.log, at, whole=False)
-        if data or lost or time.monotonic() >= until:
+        if data or lost or (over and not args.get("over")) or time.monotonic() >= until:
             break
         time.sleep(0.05)
-    ended = None if alive or data else how(server.ended())
+    ended = how(server.ended()) if over and not data else None
     text = data.decode("utf-8", "replace")
     return {
         "found": True,

@@ -17,8 +17,8 @@ from .tree import Process, lives, processes
 LOOK = 0.1
 ASK = 1.0
 #: Seconds between two looks at the server's other processes, and for which its first one may outlive a part of it.
-SCAN = 1.0
-DOOMED = 1.5
+SCAN = 0.5
+DOOMED = 1.0
 #: Seconds that the answer to one question may take.
 ANSWER = 60.0
 #: What of the log goes with a failure, in bytes: its beginning and its end.
