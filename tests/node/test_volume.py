@@ -5,7 +5,6 @@ The sizes are small here and full in the soak tier: OPSCTL_TEST_BIG_MB, OPSCTL_T
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -21,7 +20,7 @@ import pytest
 
 from tests.support.project import Project, Run, TestNode
 from tests.support.proxy import Proxy
-from tests.support.running import Running, pids, wait_for
+from tests.support.running import Running, peak, pids, wait_for
 
 BIG = int(os.environ.get("OPSCTL_TEST_BIG_MB", "64")) * 1024 * 1024
 TREE = int(os.environ.get("OPSCTL_TEST_TREE", "500"))
@@ -69,20 +68,6 @@ class Peaks:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-
-
-def peak(running: Running) -> int:
-    """Wait for the end of a command; the most memory that it has had, in bytes.
-
-    (Not `ru_maxrss`: that begins with what the forking test process had.)
-    """
-    most = 0
-    while running.alive:
-        with contextlib.suppress(OSError):
-            found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{running.pid}/status").read_text())
-            most = max(most, int(found[1]) * 1024 if found else 0)
-        time.sleep(0.02)
-    return most
 
 
 def make_big(path: Path, size: int) -> str:

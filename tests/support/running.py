@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -173,3 +174,17 @@ class Running:
         self._err.close()
         if self._master is not None:
             self.hang_up()
+
+
+def peak(running: Running) -> int:
+    """Wait for the end of a command; the most memory that it has had, in bytes.
+
+    (Not `ru_maxrss`: that begins with what the forking test process had.)
+    """
+    most = 0
+    while running.alive:
+        with contextlib.suppress(OSError):
+            found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{running.pid}/status").read_text())
+            most = max(most, int(found[1]) * 1024 if found else 0)
+        time.sleep(0.02)
+    return most
