@@ -152,6 +152,19 @@ def test_a_crash_in_each_phase_ends_the_wait(box: Box, phase: str) -> None:
     until("nothing of it is left", lambda: not box.tree())
 
 
+def test_an_engine_that_refuses_its_arguments_is_not_waited_for(box: Box) -> None:
+    """The line with which argparse ends a program ends the wait, though the program takes its time to end."""
+    program = "import time; print('usage: serve [options]\\nserve: error: argument --dtype: no', flush=True)\ntime.sleep(600)"
+    script = box.node.files / "slow_end.py"
+    script.write_text(program)
+    python = box.node.files / "python"
+    python.write_text(f"#!/bin/sh\nexec python3 {script}\n")
+    python.chmod(0o755)
+    error = box.deploy(engine="vllm", model="some/model", python=str(python)).task("the server")["error"]
+    assert "it refused its arguments" in error["what"] and "argument --dtype: no" in error["cause"], error
+    until("nothing of it is left", lambda: not box.tree())
+
+
 def test_the_catalogue_names_the_cause(box: Box) -> None:
     """A failure that `opsctl diagnose` knows comes with its id, cause and remedy."""
     error = box.deploy(rehearsal={"fail": "weights", "fail_with": "cuda-oom"}).task("the server")["error"]
@@ -175,6 +188,8 @@ def test_a_dead_engine_ends_the_wait_though_the_api_server_lives_on(box: Box) ->
     assert f"VLLM::EngineCor (pid {core})" in error["what"] and "in phase kv-cache" in error["what"], error
     assert "KV cache size" in error["cause"]
     until("nothing of it is left", lambda: not box.tree())
+    found = box.project.opsctl("server", "status", "demo", "--json").events[0]
+    assert found["state"] == "failed" and f"VLLM::EngineCor (pid {core})" in found["detail"], found
 
 
 def test_a_start_without_progress_is_stuck(box: Box) -> None:

@@ -117,6 +117,10 @@ class Server:
         """Who stopped it; empty if nobody did."""
         return str(read(self.path("stop.json")).get("by") or "")
 
+    def given_up(self) -> str:
+        """Why a deploy that waited for it has ended it; empty if none did."""
+        return str(read(self.path("stop.json")).get("failed") or "")
+
     def members(self) -> List[tree.Process]:
         """Every process of it."""
         return tree.members(self.folder, self.launch(), self.spec().get("unit"))
@@ -317,9 +321,11 @@ class Server:
                 )
             time.sleep(0.1)
 
-    def give_up(self) -> None:
-        """Tell the keeper not to start it again, without waiting: for a start that has failed."""
+    def give_up(self, why: str = "") -> None:
+        """Tell the keeper not to start it again, without waiting: for a start that has failed, ``why`` if it lives."""
         keeper = self.launch().get("keeper")
+        if why:
+            write(self.path("stop.json"), {"by": "a deploy that waited for it", "failed": why, "at": time.time()})
         if keeper is not None and tree.lives(keeper):
             try:
                 os.kill(keeper[0], 15)

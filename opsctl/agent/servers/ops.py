@@ -51,6 +51,8 @@ def describe(server: Server, ask: bool = True) -> Dict[str, Any]:
                 detail="its first process is gone, %d others remain: pid %s"
                 % (len(left), ", ".join(str(one.pid) for one in left)),
             )
+        elif server.given_up():
+            out.update(state="failed", detail=server.given_up())
         elif server.stopped_by():
             out["detail"] = "stopped by %s" % server.stopped_by()
         elif end.get("asked"):

@@ -90,6 +90,11 @@ def get(url: str, timeout: float) -> Optional[str]:
     return NotReady("health", "%s answers %d" % (path, status)) if status else NotReady("port", data)
 
 
+#: What argparse prints before it ends its program.
+_USAGE = re.compile(r"usage: \S")
+_REFUSED = re.compile(r"[\w./ -]+: error: ")
+
+
 class Parts:
     """The engine's own processes beside the first one, which may notice their death late or never."""
 
@@ -134,6 +139,7 @@ class Wait:
         self.parts = Parts(launch)
         self._at = log.Position(int(launch.get("log") or 1), 0)
         self._rest = b""
+        self._usage = self._refused = False
         self._told = ""
 
     def run(self) -> Dict[str, Any]:
@@ -150,8 +156,11 @@ class Wait:
             self._tell()
             if not lives(self.launch["pid"]):
                 raise self._dead(begun)
+            if self._refused and self.spec.get("engine") != "command":
+                raise self._given_up(begun, "it refused its arguments")
             if self.parts.doomed():
-                raise self._maimed(begun)
+                gone = ", ".join("%s (pid %d)" % (one.comm, one.pid) for one in self.parts.gone[:3])
+                raise self._given_up(begun, "%s died" % gone)
             if self.ready.step():
                 break
             if now - moved > limit:
@@ -180,7 +189,10 @@ class Wait:
             # A progress bar ends its states with \r, and a line only when it is full.
             *lines, self._rest = _ENDS.split(self._rest + data)
             for line in lines:
-                self.parser.feed(line.decode("utf-8", "replace"), now)
+                text = line.decode("utf-8", "replace")
+                self.parser.feed(text, now)
+                self._usage = self._usage or bool(_USAGE.match(text))
+                self._refused = self._refused or (self._usage and bool(_REFUSED.match(text)))
 
     def _tell(self) -> None:
         text = self.parser.current.text
@@ -246,16 +258,14 @@ class Wait:
         what = "server `%s` ended before it was ready: %s after %s, %s" % (server.name, how(end), took, self._where())
         return self._fail(what, hint, lines, exit=how(end), after_s=end.get("after"))
 
-    def _maimed(self, begun: float) -> Fail:
-        """A part of it is dead, and it does not end by itself: it is ended."""
-        self.server.give_up()
+    def _given_up(self, begun: float, why: str) -> Fail:
+        """It lives still, and cannot become ready: it is ended, so that nobody waits for its own end."""
+        self.server.give_up(why)
         self.read()
-        gone = ", ".join("%s (pid %d)" % (one.comm, one.pid) for one in self.parts.gone[:3])
-        what = "server `%s` ended before it was ready: %s died after %s, %s" % (
-            self.server.name, gone, after(time.time() - begun), self._where(),
-        )  # fmt: skip
+        name, took = self.server.name, after(time.time() - begun)
+        what = "server `%s` ended before it was ready: %s after %s, %s" % (name, why, took, self._where())
         hint = "the whole log: %s; if the node ran out of memory, `dmesg` says so" % self._path()
-        return self._fail(what, hint, self._lines(), exit="%s died" % gone)
+        return self._fail(what, hint, self._lines(), exit=why)
 
     def _path(self) -> str:
         return log.path(self.server.log, int(self.launch.get("log") or 1))
