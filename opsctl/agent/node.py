@@ -34,7 +34,8 @@ class Node:
     for people and may be lost; ``blob(sha256, near)`` gives the path of content, staged beside the path ``near``;
     ``ask(what, data)`` waits for the controller's answer. ``pending(pair)`` says whether an earlier task of a check
     has a pending change that covers the pair (always False in an apply). ``deadline`` is the time (`time.monotonic`)
-    at which the task's `timeout` ends. ``hidden`` says that there is a secret in the task's arguments.
+    at which the task's `timeout` ends. ``hidden`` says that there is a secret in the task's arguments. ``since`` is the
+    time (`time.time`) at which this handler was notified in this run; None for other tasks.
     """
 
     def __init__(
@@ -50,7 +51,8 @@ class Node:
         ask: Callable[[str, Any], Any] = _nothing,
         pending: Callable[[Pair], bool] = _never,
         deadline: Optional[float] = None,
-        hidden: bool = False
+        hidden: bool = False,
+        since: Optional[float] = None,
     ) -> None:
         self.check = check
         self.diff = diff
@@ -63,6 +65,7 @@ class Node:
         self.pending = pending
         self.deadline = deadline
         self.hidden = hidden
+        self.since = since
 
     def sleep(self, seconds: float) -> None:
         """Wait, at most until the task's deadline. Raises `Fail` when that has passed."""

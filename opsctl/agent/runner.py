@@ -59,7 +59,8 @@ class Runner:
         self.facts: Dict[str, Any] = scope.get("facts") or {}
         self.pending: List[Tuple[str, Sequence[Tuple[str, str]], bool]] = []
         self.handlers: List[Task] = segment.get("handlers") or []
-        self.notified: Dict[str, bool] = {}
+        self.notified: Dict[str, float] = {}  # handler -> when it was notified; 0: before this run
+        self.since = 0.0  # of the handler that runs
         # Secrets that stand in the segment: what has one in its arguments is run so that `ps` does not show it.
         self.secrets: List[str] = list(segment.get("secrets") or ())
         self.told: Set[str] = set()
@@ -94,7 +95,7 @@ class Runner:
         for handler in self.handlers:
             debt = owed.get(str(handler.get("name")))
             if debt is not None:
-                self.notified[handler["id"]] = True
+                self.notified[handler["id"]] = 0.0
                 self.services.emit({"ev": "owed", "task": handler["id"], "name": handler["name"], **debt})
 
     def _gather(self) -> bool:
@@ -147,10 +148,10 @@ class Runner:
             handler = next((h for h in self.handlers if h["id"] in self.notified), None)
             if handler is None:
                 break
-            del self.notified[handler["id"]]
+            since = self.since = self.notified.pop(handler["id"])
             ok = self._task(handler, False, handler=True)
             if not ok:
-                self.notified[handler["id"]] = True
+                self.notified[handler["id"]] = since
             elif isinstance(handler.get("name"), str):
                 self._paid(handler["name"])
         return ok
@@ -164,7 +165,7 @@ class Runner:
                 if not matching:
                     raise ExprError("no handler of this play is called `%s` or listens to it" % name)
                 for handler in matching:
-                    self.notified[handler["id"]] = True
+                    self.notified[handler["id"]] = time.time()
                     found.append(handler["id"])
                     self._owe(handler)
         return found
@@ -262,7 +263,7 @@ class Runner:
         if event.get("facts"):
             self.facts = kept(event["facts"])
         for handler_id in event.get("notified") or []:
-            self.notified[handler_id] = True
+            self.notified[handler_id] = 0.0
         if event["outcome"] == "rescued":
             self.set["ansible_failed_task"] = {"name": event.get("name") or task.get("name"), "action": task["kind"]}
             self.set["ansible_failed_result"] = event.get("result") or {}
@@ -449,6 +450,8 @@ class Runner:
             request["hidden"] = True
         if request["check"]:
             request["pending"] = [[label, [*writes, *[("any", "")] * opaque]] for label, writes, opaque in self.pending]
+        if report.handler and self.since:
+            request["since"] = self.since
         timeout = self.engine.evaluate(from_wire(task.get("timeout")), scope)
         if timeout:
             request["timeout"] = float(timeout)
@@ -509,6 +512,7 @@ class Runner:
             target = self.engine.evaluate(from_wire(target), self.scope(task))
             if target != self.segment.get("host"):
                 report.started(False)
+                request.pop("since", None)  # another clock
                 done = self.services.ask(task["id"], "delegate", {"to": target, "request": request, "become": become})
                 return dict(done)
         return dict(self.services.perform(request, become, task["id"], self._begins(task, report)))

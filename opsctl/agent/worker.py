@@ -171,6 +171,7 @@ class Worker:
             diff=bool(request.get("diff")),
             env=request.get("env") or {},
             hidden=bool(request.get("hidden")),
+            since=request.get("since"),
             state_dir=self.state_dir,
             output=self._output,
             progress=lambda text: self.link.send({"m": "progress", "text": text}),

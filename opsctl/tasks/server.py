@@ -25,7 +25,8 @@ class ServerArgs(Args):
     name: Str = arg("The server's name on the node: of its unit, its directory, its log.")
     state: Literal["started", "stopped", "absent", "restarted"] = arg(
         "`started`: runs with this spec and is ready. `stopped`: its whole process tree is gone. `absent`: also its "
-        "unit, spec and log. `restarted`: always started anew.",
+        "unit, spec and log. `restarted`: always started anew; in a handler, unless this run has started it after "
+        "the handler was notified.",
         "started",
     )
     engine: Literal["vllm", "sglang", "rehearsal", "command"] = arg(

@@ -359,6 +359,29 @@ def test_a_rehearsal_installs_and_patches_nothing(box: Box) -> None:
     assert box.project.deploy(text, box.node, args=["--check"]).task("environment")["outcome"] == "changed"
 
 
+def test_a_handler_does_not_start_twice_what_this_run_has_started(box: Box) -> None:
+    """A change before the server's task: started once. A change behind it, or with the server left alone: restarted."""
+
+    def deploy(text: str, *, first: bool) -> Run:
+        server = {"name": "demo", "engine": "rehearsal", "port": box.port}
+        tasks = [
+            {"name": "patch", "copy": {"content": text, "dest": "{{ files }}/patched"}, "notify": "again"},
+            {"name": "the server", "server": server},
+        ]
+        book = {"hosts": "all", "gather_facts": False, "tasks": tasks if first else tasks[::-1]}
+        book["handlers"] = [{"name": "again", "server": {**server, "state": "restarted"}}]
+        return box.project.deploy(json.dumps([book]), box.node).ok()
+
+    fresh = deploy("one", first=True)
+    assert fresh.outcomes == ["changed", "changed", "ok"] and box.launch()["restarts"] == 0
+    pid = box.pid
+    assert pid == fresh.task("the server")["result"]["pid"]
+    assert deploy("two", first=True).outcomes == ["changed", "ok", "changed"] and box.pid != pid
+    box.deploy(state="stopped").ok()
+    assert deploy("three", first=False).outcomes == ["changed", "changed", "changed"]
+    assert deploy("three", first=True).outcomes == ["ok", "ok"]
+
+
 def test_an_enabled_daemon_is_told_that_it_is_not(box: Box) -> None:
     """Where no service manager is, `enabled: true` is said to have no effect, by every run."""
     if os.path.isdir("/run/systemd/system"):

@@ -41,6 +41,8 @@ class ServerKind(Kind):
             "check": node.check, "exists": server.exists, "folder": server.folder, "alive": server.alive,
             "members": [one.pid for one in members], "systemd": manager() is not None,
             "enabled": bool(old.get("enabled")), "port": old.get("port"), "hash": old.get("hash"),
+            "fresh": node.since is not None and float(server.launch().get("started") or 0) > node.since,
+            "starts": node.check and node.since is not None and node.pending(("path", server.folder)),
         }  # fmt: skip
         if args["state"] in ("stopped", "absent"):
             return seen
@@ -81,6 +83,10 @@ class ServerKind(Kind):
                 needs=[("port", str(args["port"]))],
             )
         same = seen["hash"] == seen["want"]
+        if state == "restarted" and seen["starts"]:
+            raise Fail("whether it is started again depends on when it is started", needs=[("path", seen["folder"])])
+        if state == "restarted" and seen["fresh"]:
+            state = "started"  # what notified this handler was done before it was started
         enable = bool(args["enabled"]) and seen["systemd"]
         if seen["alive"] and same and state == "started":
             if seen["unready"] and not seen["check"]:
