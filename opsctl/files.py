@@ -16,7 +16,7 @@ class ControllerFiles:
 
     def __init__(self, playbook_dir: str) -> None:
         self.playbook_dir = os.path.abspath(playbook_dir or ".")
-        self._hashes: dict[str, str] = {}
+        self._hashes: dict[tuple[str, str], str] = {}
         self._contents: dict[str, bytes] = {}
         self._lock = threading.Lock()
 
@@ -51,17 +51,24 @@ class ControllerFiles:
 
     def blob(self, path: str) -> str:
         """The sha256 of a file."""
+        return self._hash("sha256", path)
+
+    def sha1(self, path: str) -> str:
+        """The SHA-1 of a file."""
+        return self._hash("sha1", path)
+
+    def _hash(self, name: str, path: str) -> str:
         with self._lock:
-            if path not in self._hashes:
-                digest = hashlib.sha256()
+            if (name, path) not in self._hashes:
+                digest = hashlib.new(name, usedforsecurity=False)
                 try:
                     with open(path, "rb") as file:
                         while piece := file.read(1 << 20):
                             digest.update(piece)
                 except OSError as exc:
                     raise _unreadable(path, exc) from None
-                self._hashes[path] = digest.hexdigest()
-            return self._hashes[path]
+                self._hashes[name, path] = digest.hexdigest()
+            return self._hashes[name, path]
 
     def mode(self, path: str) -> str:
         """Permissions, as `0644`."""

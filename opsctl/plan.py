@@ -82,6 +82,9 @@ class Recorder:
     def tree(self, path: str) -> list[TreeEntry] | None:
         return self._files.tree(path)
 
+    def sha1(self, path: str) -> str:
+        return self._files.sha1(path)
+
     def blob(self, path: str) -> str:
         sha = self._files.blob(path)
         self.blobs[sha] = path

@@ -10,6 +10,7 @@ other makes the start command try its next Python.
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import marshal
 import os
@@ -303,6 +304,8 @@ def main() -> None:
             }
         )
         sys.exit(93)
+    # Modules and frames are no garbage; looking through them again and again is a part of a short run's cost.
+    gc.set_threshold(20000)
     sys.dont_write_bytecode = True
     sys.meta_path.insert(0, modules)
     from opsctl_agent.main import run  # type: ignore[import-not-found]

@@ -72,43 +72,41 @@ class _Digests:
     """Checksums of files, remembered while neither inode, size nor times change."""
 
     def __init__(self) -> None:
-        self._known: Dict[Tuple[int, ...], Tuple[str, str]] = {}
+        self._known: Dict[Tuple[Any, ...], str] = {}
 
-    def of(self, path: str) -> Tuple[str, str]:
+    def of(self, path: str, algorithm: str) -> str:
         try:
             with open(path, "rb", buffering=0) as stream:
                 found = os.fstat(stream.fileno())
-                key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+                key = (algorithm, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
                 if key in self._known:
                     return self._known[key]
-                sha256, sha1 = _hashes(found.st_size)
+                digest = _hash(algorithm, found.st_size)
                 for chunk in iter(lambda: stream.read(1 << 20), b""):
-                    sha256.update(chunk)
-                    sha1.update(chunk)
+                    digest.update(chunk)
         except OSError as exc:
             raise os_fail(exc, "read", path) from None
-        self._known[key] = sha256.hexdigest(), sha1.hexdigest()
+        self._known[key] = digest.hexdigest()
         return self._known[key]
 
 
-#: (sha256, sha1) of a file's content. Raises `Fail` when it cannot be read.
-digests = _Digests().of
+#: The checksum of a file's content by the name of its algorithm, in hex. Raises `Fail` when it cannot be read.
+digest = _Digests().of
 
 
-def digests_of(data: bytes) -> Tuple[str, str]:
-    """(sha256, sha1) of ``data``."""
-    sha256, sha1 = _hashes(len(data))
-    sha256.update(data)
-    sha1.update(data)
-    return sha256.hexdigest(), sha1.hexdigest()
+def digest_of(data: bytes, algorithm: str) -> str:
+    """The checksum of ``data``, in hex."""
+    found = _hash(algorithm, len(data))
+    found.update(data)
+    return str(found.hexdigest())
 
 
-def _hashes(size: int) -> Tuple[Any, Any]:
-    if size < 1 << 20:
-        return quick("sha256"), quick("sha1")
+def _hash(algorithm: str, size: int) -> Any:
+    if size < 1 << 20 and algorithm in ("sha256", "sha1"):
+        return quick(algorithm)
     import hashlib
 
-    return hashlib.sha256(), hashlib.sha1()
+    return hashlib.new(algorithm)
 
 
 def read(path: str, limit: Optional[int] = None) -> bytes:

@@ -34,6 +34,9 @@ HANDOVER = 60.0
 #: Content up to this size (bytes) is sent before its task needs it, all of it together up to `AHEAD_ALL`.
 AHEAD = 16 * 1024 * 1024
 AHEAD_ALL = 64 * 1024 * 1024
+#: Seconds for which events may wait for others to travel together: each frame that goes alone costs both ends more than
+#: most tasks do.
+TOGETHER = 0.02
 #: Bytes of live output that may wait for a slow reader; more is dropped, outcomes never.
 OUTPUT_LIMIT = 256 * 1024
 
@@ -88,6 +91,7 @@ class Supervisor:
         self._reader = wire.Reader()
         self._sent = 0  # bytes of the event file that the client has
         self._greeted = False  # whether it has said where it goes on
+        self._due: Optional[float] = None  # when the events that it has not got are sent
         self._out = bytearray()  # other frames for it
         self._leaving = bytearray()  # those of them that are on their way: nothing may come in between
         self._asks: Dict[int, Dict[str, Any]] = {}
@@ -201,13 +205,15 @@ class Supervisor:
         if self.lock is not None and self.lock.sock is not None:
             reads.append(self.lock.sock)
         writes: List[Any] = []
+        wait = 0.5 if self.lock is not None and self.lock.shared else 5.0
         if self._client is not None:
             reads.append(self._client)
-            if self._greeted and (self._out or self._leaving or self._sent < self._offsets[-1]):
+            due = self._events_due() if self._greeted else wait
+            if self._greeted and (self._out or self._leaving or due <= 0):
                 writes.append(self._client)
-        readable, writable, _ = select.select(
-            reads, writes, [], 0.5 if self.lock is not None and self.lock.shared else 5.0
-        )
+            else:
+                wait = min(wait, due)
+        readable, writable, _ = select.select(reads, writes, [], wait)
         self._mind_lock(readable)
         if self._wake_r in readable:
             try:
@@ -228,6 +234,16 @@ class Supervisor:
                 # Its last words may be the acknowledgement of everything: they are read before it is let go.
                 self._read()
                 self._drop()
+
+    def _events_due(self) -> float:
+        """Seconds until events have to be sent, if there are any: from the first one on they may become more."""
+        # In this order: an event that comes now either is seen below, or wakes this thread (see `emit`).
+        due, self._due = self._due, None
+        if self._sent >= self._offsets[-1]:
+            return float("inf")
+        now = time.monotonic()
+        self._due = now + TOGETHER if due is None else due
+        return 0.0 if self._finished else self._due - now
 
     def _read(self) -> None:
         try:
@@ -460,7 +476,8 @@ class Supervisor:
                     for folder in (self.home.path, self.home.base, self.state_dir):
                         sync_directory(folder)
             self._offsets.append(self._offsets[-1] + len(data))
-        self._wake()
+        if self._due is None:
+            self._wake()
         if full:
             message = (
                 "no room for opsctl's own state on the node (%s): this run goes on, but it is lost if its agent dies"
@@ -637,21 +654,27 @@ class Supervisor:
                 told = True
                 started(True)
                 handle.link.send({"m": "go"})
-            elif kind == "output":
-                self.output(task, header["stream"], header["text"])
-            elif kind == "progress":
-                self.output(task, "progress", header["text"])
-            elif kind == "blob":
-                try:
-                    self._give_blob(handle, header["sha"], header.get("offset", 0))
-                except Fail as exc:
-                    handle.link.send({"m": "chunk", "sha": header["sha"], "error": exc.msg})
             else:
-                try:
-                    answer = {"value": self.ask(task, header["what"], header["data"])}
-                except Fail as exc:
-                    answer = {"error": {"what": exc.msg}}
-                handle.link.send({"m": "ask", **answer})
+                self._help(handle, header, task)
+
+    def _help(self, handle: WorkerHandle, header: Dict[str, Any], task: str) -> None:
+        """What a worker says or wants while its task runs."""
+        kind = header["m"]
+        if kind == "output":
+            self.output(task, header["stream"], header["text"])
+        elif kind == "progress":
+            self.output(task, "progress", header["text"])
+        elif kind == "blob":
+            try:
+                self._give_blob(handle, header["sha"], header.get("offset", 0))
+            except Fail as exc:
+                handle.link.send({"m": "chunk", "sha": header["sha"], "error": exc.msg})
+        else:
+            try:
+                answer = {"value": self.ask(task, header["what"], header["data"])}
+            except Fail as exc:
+                answer = {"error": {"what": exc.msg}}
+            handle.link.send({"m": "ask", **answer})
 
 
 def _same_size(path: str, size: int) -> bool:

@@ -25,6 +25,7 @@ MAX_HEADER = 64 * 1024 * 1024
 MAX_PAYLOAD = 256 * 1024 * 1024
 
 _LENGTHS = struct.Struct(">II")
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 class ProtocolError(Exception):
@@ -38,15 +39,13 @@ def sentinel(nonce: str) -> bytes:
 
 def pack(header: Dict[str, Any], payload: bytes = b"") -> bytes:
     """One frame as bytes."""
-    head = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    head = _encode(header).encode("utf-8", "surrogatepass")
     return _LENGTHS.pack(len(head), len(payload)) + head + payload
 
 
 def squeeze(value: Any) -> bytes:
     """A JSON value as a compressed payload (segments)."""
-    return zlib.compress(
-        json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass"), 1
-    )
+    return zlib.compress(_encode(value).encode("utf-8", "surrogatepass"), 1)
 
 
 def unsqueeze(payload: bytes) -> Any:

@@ -70,6 +70,9 @@ class Files(Protocol):
     def blob(self, path: str) -> str:
         """Register a file that `find` gave for transfer; returns its sha256."""
 
+    def sha1(self, path: str) -> str:
+        """The SHA-1 of a file that `find` gave: what Ansible calls its checksum."""
+
     def mode(self, path: str) -> str:
         """The permissions of a file that `find` gave, as `0644`."""
 

@@ -157,7 +157,11 @@ def _copy(args: dict[str, Any], files: Files) -> dict[str, Any]:
     if entries is None:
         if out.get("mode") == "preserve":
             out["mode"] = files.mode(path)
-        return {**out, **content_of(path, files)}
+        content = content_of(path, files)
+        if "blob" in content:
+            # Hashed once here, and not once more on every node.
+            content["sha1"] = files.sha1(path)
+        return {**out, **content}
     tree = _tree(path.rstrip("/"), "", entries, files, bool(args.get("local_follow")), ())
     return {**out, "tree": tree, "inside": src.endswith("/")}
 

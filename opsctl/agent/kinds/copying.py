@@ -34,8 +34,8 @@ class Source:
 
     def sha256(self) -> str:
         if self.content is not None:
-            return files.digests_of(self.content)[0]
-        return self.blob if self.blob is not None else files.digests(self.path)[0]
+            return files.digest_of(self.content, "sha256")
+        return self.blob if self.blob is not None else files.digest(self.path, "sha256")
 
     def chunks(self, node: Node) -> Iterator[bytes]:
         return iter((self.content,)) if self.content is not None else files.chunks(self.staged(node))
@@ -44,7 +44,7 @@ class Source:
         """Whether the file at ``path`` has this content; sizes are compared before anything is read."""
         if self.content is not None:
             return bool(len(self.content) == info["size"] and files.read(path) == self.content)
-        return self.sha256() == files.digests(path)[0]
+        return self.sha256() == files.digest(path, "sha256")
 
     def staged(self, node: Node) -> str:
         """The file that has the content. Raises `Fail` when it has not arrived."""
@@ -216,8 +216,9 @@ class Copy(Kind):
         wanted_sha1 = args.get("checksum")
 
         def validate(temp: str) -> None:
-            if wanted_sha1 and files.digests(temp)[1] != wanted_sha1.lower():
-                raise Fail("the content for %s has the SHA-1 %s, not %s" % (path, files.digests(temp)[1], wanted_sha1))
+            found = files.digest(temp, "sha1") if wanted_sha1 else ""
+            if wanted_sha1 and found != wanted_sha1.lower():
+                raise Fail("the content for %s has the SHA-1 %s, not %s" % (path, found, wanted_sha1))
             if args.get("validate"):
                 check_new(args["validate"], temp, path, node)
 
@@ -251,7 +252,7 @@ class Copy(Kind):
         if args.get("src"):
             out["src"] = args["src"]
         if out["state"] == "file":
-            out["checksum"] = files.digests(seen["path"])[1]
+            out["checksum"] = args.get("sha1") or files.digest(seen["path"], "sha1")
         return out
 
 

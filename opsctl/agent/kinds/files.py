@@ -301,7 +301,7 @@ class Stat(Kind):
             out["lnk_target"] = os.readlink(path)
             out["lnk_source"] = os.path.realpath(path)
         if kind == "file" and args.get("get_checksum", True) and out["readable"]:
-            out["checksum"] = _checksum(path, args.get("checksum_algorithm", "sha1"))
+            out["checksum"] = files.digest(path, args.get("checksum_algorithm", "sha1"))
         return {"stat": out}
 
     def decide(self, args: Args, seen: Dict[str, Any]) -> Optional[Change]:
@@ -309,17 +309,3 @@ class Stat(Kind):
 
     def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
         return seen
-
-
-def _checksum(path: str, algorithm: str) -> str:
-    if algorithm in ("sha256", "sha1"):
-        return files.digests(path)[algorithm == "sha1"]
-    import hashlib
-
-    digest = hashlib.new(algorithm)
-    try:
-        for chunk in files.chunks(path):
-            digest.update(chunk)
-    except OSError as exc:
-        raise files.os_fail(exc, "read", path) from None
-    return digest.hexdigest()

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from opsctl.agent import files
-from opsctl.agent.kinds import Fail, covers
+from opsctl.agent.kinds import Fail, covers, load
 from opsctl.agent.node import Node
-from tests.unit.agent.support import look, run, snapshot, twice
+from tests.unit.agent.support import look, run, snapshot, twice, wire
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -245,6 +245,21 @@ def test_a_blob_is_taken_from_the_staging_place(tmp_path: Path) -> None:
     assert "not transferred yet" in done.change.diff["note"], "there is no directory yet to stage it in"
 
 
+def test_the_checksum_of_a_blob_comes_with_it(tmp_path: Path) -> None:
+    """The result has the SHA-1 that the controller says of its content, once it is there, and none before."""
+    data = b"\0new" * 100
+    (tmp_path / "staged").write_bytes(data)
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+    told = hashlib.sha1(data).hexdigest()
+    args = {"dest": str(path), "src": "x"}
+    extra = {"blob": hashlib.sha256(data).hexdigest(), "name": "x", "sha1": told}
+    copy, full = load("copy")(), {**wire("copy", args), **extra}
+    assert "checksum" not in copy.report(full, copy.probe(full, Node(check=True)))
+    done = twice("copy", args, Node(blob=lambda sha, near: str(tmp_path / "staged")), extra=extra)
+    assert path.read_bytes() == data and done.result["checksum"] == told
+
+
 def test_a_blob_that_has_not_come_fails_without_touching_the_file(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("old")
     with pytest.raises(Fail, match="has not arrived"):
@@ -386,11 +401,11 @@ def test_stat_gives_ansibles_keys_and_runs_in_check_mode(tmp_path: Path) -> None
 def test_the_digest_cache_sees_every_change_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text("one")
-    first = files.digests(str(path))
+    first = files.digest(str(path), "sha256")
     path.write_text("two")
     os.utime(path, (0, 0))
-    assert files.digests(str(path)) != first
-    assert files.digests(str(path))[0] == hashlib.sha256(b"two").hexdigest()
+    assert files.digest(str(path), "sha256") != first
+    assert files.digest(str(path), "sha256") == hashlib.sha256(b"two").hexdigest()
 
 
 def test_a_pending_path_covers_what_is_below_it_and_above_it() -> None:

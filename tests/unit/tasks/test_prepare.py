@@ -44,7 +44,8 @@ def test_short_text_travels_inside_the_task(base: Path) -> None:
 @pytest.mark.parametrize("name", ["binary", "large"])
 def test_anything_else_is_a_blob_by_its_sha256(base: Path, name: str) -> None:
     args = prepare("copy", base, {"src": name, "dest": "/x"})
-    assert args["blob"] == hashlib.sha256((base / "files" / name).read_bytes()).hexdigest()
+    data = (base / "files" / name).read_bytes()
+    assert args["blob"] == hashlib.sha256(data).hexdigest() and args["sha1"] == hashlib.sha1(data).hexdigest()
     assert "content" not in args
 
 
