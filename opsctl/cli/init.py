@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .. import shipped
 from ..errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 def command(directory: str) -> int:
     """Write a small project into DIR (default: here): inventory/, playbooks/, templates/.
 
-    It works at once, on this machine. Nothing that exists is overwritten.
+    It works at once, on this machine; playbooks/vllm.yml is for a node with a GPU. Nothing that exists is overwritten.
     """
     content = _content(files("opsctl") / "data" / "init")
+    content["playbooks/vllm.yml"] = shipped.playbook("vllm.yml").read_text(encoding="utf-8")
     root = Path(directory)
     taken = [name for name in content if os.path.lexists(root / name)]
     if taken:

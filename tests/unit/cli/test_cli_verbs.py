@@ -35,11 +35,12 @@ def test_init_writes_a_project_that_is_right(project: Path, capsys: pytest.Captu
         "inventory/group_vars/gpu.yml",
         "inventory/hosts.yml",
         "playbooks/site.yml",
+        "playbooks/vllm.yml",
         "templates/hello.txt.j2",
     ]
     capsys.readouterr()
     assert main(["lint"]) == 0
-    assert capsys.readouterr() == ("", "checked 1 playbook: all is well\n")
+    assert capsys.readouterr() == ("", "checked 2 playbooks: all is well\n")
 
 
 def test_init_overwrites_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
