@@ -268,6 +268,7 @@ def test_a_dead_engine_core_while_loading_ends_the_wait(machine: Machine) -> Non
     until("its engine core runs", lambda: machine.launch().get("pid") not in (None, before) and machine.core())
     core = machine.core()
     assert core is not None
+    time.sleep(1.5)  # the wait looks twice a second which processes there are
     killed = time.time()
     os.kill(core, signal.SIGKILL)
     out, err = process.communicate(timeout=DEADLINE)
