@@ -23,6 +23,12 @@ _ARGS = ("non-default args:", "args: Namespace(", "server_args=ServerArgs(")
 #: `== dmesg`, `$ docker logs x`, `--- node probe ---`: another source begins in a pasted log.
 _SECTION = re.compile(r"(?:={2,}|-{3,}|#{3,}|\$) ?\w")
 _MILD = frozenset({"warning", "info", "debug"})
+#: Warnings that are printed without a level: Python's own and those of the hub's client, which then tries again.
+_WARNED = ("UserWarning:", " thrown while requesting ")
+
+
+def _mere_warning(text: str) -> bool:
+    return any(word in text for word in _WARNED)
 
 
 @dataclass(slots=True)
@@ -210,7 +216,7 @@ class Analysis:
 
     def _note(self, into: dict[str, Hit], signature: Signature, record: Record, score: int, *, echo: bool) -> list[Hit]:
         hit = into.get(signature.id)
-        soft = signature.soft or (record.level == "warning" and not record.nccl) or "UserWarning:" in record.text
+        soft = signature.soft or (record.level == "warning" and not record.nccl) or _mere_warning(record.text)
         if hit is not None and not (hit.echo and not echo):
             hit.soft = hit.soft and soft
             hit.count += 1

@@ -178,10 +178,12 @@ DEATH = (
     "exitcode: -",
 )
 _BARE_DEATH = re.compile(
-    r"^(?:Killed|Aborted|Terminated|Bus error|Segmentation fault|Illegal instruction)(?: +\(core dumped\))?\b"
+    r"^(?:\S+: line \d+: +\d+ )?(?:Killed|Aborted|Terminated|Bus error|Segmentation fault|Illegal instruction)"
+    r"(?: +\(core dumped\)|  |$)"
 )
 _CHILD_DEATH = re.compile(r"^Process [\w-]+(?::\d+|-\d+)*:$")
-_ASKED = re.compile(r"status=15/TERM|code=killed, signal=TERM|exited with code 143\b")
+_UNIT_STOP = re.compile(r"Stopping \S+\.service\b|Stopping .{1,80}\.\.\.$")
+_ASKED = re.compile(r"status=(?:15/TERM|143\b)|code=killed, signal=TERM|exited with code 143\b")
 _IDLE = re.compile(r"Avg prompt throughput: 0\.0 tokens/s, Avg generation throughput: 0\.0 tokens/s")
 _EXIT_ZERO = re.compile(r"exited with code 0\b|code=exited, status=0")
 
@@ -206,7 +208,7 @@ def rank(phase: str) -> int:
 def literals() -> list[str]:
     """All texts that `mark` looks for."""
     out = [text for _, texts in MARKERS for text in texts]
-    return [*out, *READY, *ACTIVE, *BEGIN, *STOP, *DEATH]
+    return [*out, *READY, *ACTIVE, *BEGIN, *STOP, "Stopping ", *DEATH]
 
 
 def mark(text: str) -> Mark | None:
@@ -221,7 +223,7 @@ def mark(text: str) -> Mark | None:
     for phase, words in MARKERS:
         if any(word in text for word in words):
             return Mark(phase=phase)
-    if any(word in text for word in STOP) or _ASKED.search(text):
+    if any(word in text for word in STOP) or _ASKED.search(text) or _UNIT_STOP.match(text):
         return Mark(stop=True)
     if (
         _BARE_DEATH.match(text)

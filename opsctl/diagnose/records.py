@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from opsctl.diagnose.prefixes import Line, Splitter
+from opsctl.diagnose.line import Line
+from opsctl.diagnose.prefixes import Splitter
 from opsctl.diagnose.tracebacks import NAMED, Trace, Tracer
 
 #: Longer lines are cut: nothing that explains a failure is longer, dumps of requests are.
@@ -38,6 +39,8 @@ _ACCESS = ('" 200', '" 4', '" 500', 'HTTP/1.1"', 'HTTP/1.0"')
 
 #: At most so many further lines are taken for the rest of a client's text.
 _QUOTED_LINES = 40
+#: At most so many lines of a text that a JSON logger put into one.
+_JSON_LINES = 1000
 #: An exception group marks its lines for at most so many lines.
 _GROUP_LINES = 300
 _MARGIN = re.compile(r"^ *[|+](?: |$)")
@@ -83,19 +86,24 @@ class Reader:
         return self._tracer.busy or bool(self._quoting) or bool(self._grouped)
 
     def feed(self, number: int, raw: bytes) -> list[Record]:
-        """The records of one line (several where carriage returns repaint it)."""
+        """The records of one line (several where carriage returns repaint it or a JSON text holds several)."""
         if raw.endswith(b"\r"):
             raw = raw.rstrip(b"\r")
         if len(raw) > MAX_LINE:
             raw = raw[: MAX_LINE // 2] + b" ... " + raw[-MAX_LINE // 2 :]
         text = raw.decode("utf-8", "replace").replace("\x00", "")
         if "\r" not in text:
-            return [self._one(number, text)]
+            return self._all(number, text)
         parts = [part for part in text.split("\r") if part.strip()]
-        return [self._one(number, part) for part in parts[-50:]] or [self._one(number, "")]
+        return [record for part in parts[-50:] or [""] for record in self._all(number, part)]
 
-    def _one(self, number: int, text: str) -> Record:
+    def _all(self, number: int, text: str) -> list[Record]:
         line = self._splitter.split(text)
+        if "\n" not in line.text:
+            return [self._one(number, line)]
+        return [self._one(number, replace(line, text=part)) for part in line.text.split("\n")[:_JSON_LINES]]
+
+    def _one(self, number: int, line: Line) -> Record:
         self._ungroup(line)
         request = self._request(line)
         role, trace = ("plain", None) if request else self._tracer.step(line, number)

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from opsctl.diagnose.prefixes import strip_ansi
+from opsctl.diagnose.line import strip_ansi
 from opsctl.diagnose.report import Finding, Report
 from opsctl.diagnose.signatures import Signature
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from opsctl.diagnose import phases
 from opsctl.diagnose.analysis import AFTERLIFE, Analysis
 from opsctl.diagnose.engine import Scanner, make_scanner
-from opsctl.diagnose.prefixes import TRACEBACK
+from opsctl.diagnose.formats import TRACEBACK
 from opsctl.diagnose.records import Reader
 from opsctl.diagnose.signatures import Signature, required_literals
 
@@ -50,6 +50,9 @@ def wanted_texts(signatures: Sequence[Signature]) -> list[str]:
         "Aborted",
         "Terminated",
         *_SECTIONS,
+        "terminate called after throwing",
+        "thread 'main' panicked",
+        "thread 'main' (",
         "Process Engine",
         "Process Spawn",
         "Process Vllm",

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from opsctl.diagnose.prefixes import TRACEBACK, Line
+from opsctl.diagnose.formats import TRACEBACK
+from opsctl.diagnose.line import Line
 
 _FRAME = re.compile(r'\s*(?:\||\+)?\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<func>.*))?$')
 _EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_][\w]*\.)*[A-Za-z_][\w]*)(?::(?: (?P<message>.*))?)?$")
@@ -20,6 +21,13 @@ NAMED = re.compile(
     r"|NotFound|Exceeded|Mismatch))"
     r"(?:\([\w.]*\))?(?:: (?P<message>.*)|:?\s*)$"
 )
+#: Tracebacks as rich draws them: `│ /app/serve.py:88 in main │`.
+_BOX = re.compile(r"[│┃╭╰┌└❱]")
+_BOX_FRAME = re.compile(r"[│┃] (?P<file>\S+):(?P<line>\d+) in (?P<func>\S+)")
+#: Ends of programs that are not written in Python.
+_TERMINATE = re.compile(r"terminate called after throwing an instance of '(?P<type>[^']+)'")
+_WHAT = re.compile(r"\s*what\(\): +(?P<message>.*)$")
+_PANIC = re.compile(r"thread 'main'(?: \(\d+\))? panicked at ")
 _CARETS = re.compile(r"[\s~^]*[~^]{2,}[\s~^]*$")
 _CODE = re.compile(r"\s{4,}(?:raise|return|assert|yield|with|self\.|await|super\()\b")
 _CHAIN = (
@@ -42,6 +50,8 @@ QUIET = frozenset(
 
 _KEEP_FRAMES = 80
 _PATIENCE = 400
+#: So many lines of others after its last line, and a traceback is not waited for any more.
+_ABANDONED = 2000
 
 
 @dataclass(slots=True)
@@ -60,6 +70,7 @@ class Trace:
     linked: Trace | None = None
     explicit: bool = False
     patience: int = 0
+    touched: int = 0
 
     @property
     def short_type(self) -> str:
@@ -104,16 +115,33 @@ class Tracer:
         text = line.text
         at = text.find(TRACEBACK)
         if at >= 0:
-            return "head", self._begin(key, line, number, text[:at].rstrip(" :+|"))
+            return "head", self._begin(key, line, number, text[:at].rstrip(" :+|╭┌─━-"))
+        if text.startswith("terminate called after") and (native := _TERMINATE.match(text)):
+            thrown = self._begin(key, line, number, "")
+            thrown.type = native["type"].replace("::", ".")
+            return "head", thrown
+        if text.startswith("thread 'main") and (panic := _PANIC.match(text)):
+            panicked = self._begin(key, line, number, "")
+            self._close(key, panicked, "panic", text[panic.end() :], number)
+            return "exception", panicked
         trace = self._open.get(key)
         if trace is None:
             trace = self._adopt(key, line, text)
         if trace is None:
+            self._abandon(number)
             return self._outside(key, line, text, number)
+        trace.touched = number
         return self._inside(key, trace, text, number)
 
+    def _abandon(self, number: int) -> None:
+        """A traceback of which nothing came for long was cut off; it must not make every further line matter."""
+        if self._open:
+            key, oldest = next(iter(self._open.items()))
+            if number - oldest.touched > _ABANDONED:
+                del self._open[key]
+
     def _begin(self, key: tuple[str, str, str], line: Line, number: int, header: str) -> Trace:
-        trace = Trace(number, line.process, line.level, header)
+        trace = Trace(number, line.process, line.level, header, touched=number)
         previous = self._closed.get(key)
         if previous is not None and previous.patience < 0:  # a chain sentence was read
             trace.linked, trace.explicit = previous, previous.patience == -2
@@ -138,6 +166,17 @@ class Tracer:
         return waiting[1]
 
     def _inside(self, key: tuple[str, str, str], trace: Trace, text: str, number: int) -> tuple[str, Trace | None]:
+        if trace.type:  # C++: only the message is missing
+            what = _WHAT.match(text)
+            self._close(key, trace, trace.type, what["message"] if what else "", number)
+            return ("exception", trace) if what else self._outside(key, Line(text), text, number)
+        if _BOX.match(text):
+            drawn = _BOX_FRAME.match(text)
+            if drawn:
+                trace.frames.append((drawn["file"], int(drawn["line"]), drawn["func"]))
+                return "frame", trace
+            trace.code.append(text.strip(" │┃")[:300])
+            return "code", trace
         frame = _FRAME.match(text)
         if frame:
             trace.frames.append((frame["file"], int(frame["line"]), frame["func"] or ""))
@@ -155,7 +194,11 @@ class Tracer:
                     del trace.code[0]
             return "code", trace
         match = _EXCEPTION.match(stripped)
-        if match and (trace.frames or NAMED.match(stripped)) and not _looks_like_prose(match["type"], stripped):
+        if (
+            match
+            and (trace.frames or trace.code or NAMED.match(stripped))
+            and not _looks_like_prose(match["type"], stripped)
+        ):
             self._close(key, trace, match["type"], match["message"] or "", number)
             return "exception", trace
         trace.patience += 1

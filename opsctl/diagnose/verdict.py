@@ -40,7 +40,7 @@ def judge(analysis: Analysis, source: str, *, silence: float | None = None, ende
     findings: list[Finding] = []
     if main is not None and fault is not None and (main.soft or main.signature.mourner) and not _explains(main, fault):
         findings.append(_unknown_fault(fault, analysis))
-        others = [main, *others]
+        others = [*([] if main.signature.mourner else [main]), *others]
         main = None
     elif main is not None:
         findings.append(_finding(main, analysis, "cause"))
@@ -98,13 +98,24 @@ def _choose(analysis: Analysis, hits: list[Hit]) -> tuple[Hit | None, list[Hit]]
     hard = [h for h in hits if not h.soft]
     if not hard:
         return (hits[0], _independent(hits[0], hits[1:])) if hits else (None, [])
-    kernel = [h for h in hard if h.record.kernel]
     pool = [h for h in hard if not h.signature.mourner] or hard
-    first = pool[0]
-    if kernel and first not in kernel and (kernel[0].order < first.order or _near(kernel[0].record, first.record)):
-        first = kernel[0]
+    kernel = next((h for h in hard if h.record.kernel), None)
+    first = next((h for h in pool if not h.record.kernel), pool[0])
+    if kernel is not None and _kernel_first(kernel, first):
+        first = kernel
     rest = [h for h in hits if h is not first]
     return first, _independent(first, rest)
+
+
+#: What goes wrong in these phases goes wrong before any GPU is used.
+_BEFORE_GPU = frozenset({"config", "import", "download"})
+
+
+def _kernel_first(kernel: Hit, server: Hit) -> bool:
+    """Whether what the kernel said explains what the server said (rule 7)."""
+    if _near(kernel.record, server.record):
+        return True
+    return kernel.order < server.order and server.signature.phase not in _BEFORE_GPU
 
 
 def _independent(first: Hit, rest: list[Hit]) -> list[Hit]:
@@ -287,7 +298,12 @@ def _finding(hit: Hit, analysis: Analysis, role: str) -> Finding:
         confidence=confidence,
         source=hit.record.source,
         line=hit.line,
-        evidence=[_evidence(hit.record), *_raised_at(hit), *_aftermath(analysis, hit.record)],
+        evidence=[
+            _evidence(hit.record),
+            *_led_to(hit, analysis),
+            *_raised_at(hit),
+            *_aftermath(analysis, hit.record),
+        ],
         count=hit.count,
         processes=_names(list(hit.processes)),
         cause=signature.cause,
@@ -303,6 +319,16 @@ def _raised_at(hit: Hit) -> list[Evidence]:
         return []
     file, number, func = trace.frames[-1]
     return [Evidence(hit.record.source, trace.line, f"raised in {func or 'module'} at {file}:{number}")]
+
+
+def _led_to(hit: Hit, analysis: Analysis) -> list[Evidence]:
+    """What this exception was raised from and its signature stands for: `name resolution failed`, then `no route`."""
+    if hit.record.trace is None:
+        return []
+    chain = list(hit.record.trace.chain())
+    others = [other.record for name in hit.signature.supersedes if (other := analysis.causes.get(name))]
+    before = [record for record in others if record.trace is not None and record.trace in chain[1:]]
+    return [_evidence(record) for record in sorted(before, key=lambda r: r.line)[:2]]
 
 
 def _aftermath(analysis: Analysis, record: Record) -> list[Evidence]:

@@ -358,7 +358,7 @@ Traceback (most recent call last):
     x()
 OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached files.
 """,
-        [("dns-failure", 4)],
+        [("hub-offline-miss", 11)],
         "crashed",
     ),
     (
