@@ -28,6 +28,7 @@ from .patchstate import (
     Lock,
     digest_of,
     drop_blobs,
+    drop_parts,
     failed,
     keep,
     lay_aside,
@@ -296,6 +297,7 @@ def recover(state: str) -> Optional[str]:
 
 
 def _recover(state: str, root: Optional[str]) -> Optional[str]:
+    drop_parts(state)
     try:
         with open(os.path.join(state, "pending.json"), encoding="utf-8") as file:
             pending = json.load(file)
@@ -319,6 +321,7 @@ def _recover(state: str, root: Optional[str]) -> Optional[str]:
             return "forward"
         _back(pending)
         remove(os.path.join(state, "pending.json"))
+        drop_blobs(state, read_manifest(state))
     except OSError as exc:
         raise failed(exc, base) from None
     return "back"

@@ -15,6 +15,8 @@ from typing import Any, Dict, Optional, Set
 from .patchfind import PatchFsError, sha256
 
 FORMAT = 1
+#: The end of the names of files that are being written.
+_PART = ".part"
 
 
 def read_manifest(state: str) -> Optional[Dict[str, Any]]:
@@ -142,6 +144,14 @@ def drop_blobs(state: str, manifest: Optional[Dict[str, Any]]) -> None:
             remove(os.path.join(folder, name))
 
 
+def drop_parts(state: str) -> None:
+    """What a commit that died had not finished writing goes; the lock is held."""
+    for folder in (state, os.path.join(state, "blobs"), os.path.join(state, "copies")):
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            if name.endswith(_PART):
+                remove(os.path.join(folder, name))
+
+
 def write_json(state: str, name: str, value: Dict[str, Any]) -> None:
     """Replace one of the JSON files in ``state``."""
     replace_file(os.path.join(state, name), (json.dumps(value, indent=1, sort_keys=True) + "\n").encode("utf-8"))
@@ -149,7 +159,7 @@ def write_json(state: str, name: str, value: Dict[str, Any]) -> None:
 
 def replace_file(full: str, data: bytes) -> None:
     """A file that is whole, on disk, and either the old or the new one at any time."""
-    part = "%s.%d.part" % (full, os.getpid())
+    part = "%s.%d%s" % (full, os.getpid(), _PART)
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(data)

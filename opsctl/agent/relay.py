@@ -17,7 +17,7 @@ from . import boot, runs, wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, List, Optional, Tuple
 
 #: Seconds of silence after which a beat is sent; the controller gives up after three missed ones (contracts 9: 15 s).
 BEAT = 5.0
@@ -26,11 +26,13 @@ HIGH_WATER = 1024 * 1024
 
 
 class Source:
-    """A process whose frames go to the controller: a supervisor, or the worker of a call."""
+    """A process whose frames go to the controller: a supervisor, or the worker of the call ``number``."""
 
-    def __init__(self, sock: socket.socket, supervises: bool = False) -> None:
+    def __init__(self, sock: socket.socket, supervises: bool = False, number: Optional[int] = None, pid: int = 0) -> None:
         self.sock = sock
         self.supervises = supervises
+        self.number = number
+        self.pid = pid
         self.splitter = wire.Splitter()
         self.pending = bytearray()  # what still goes to it
 
@@ -165,11 +167,27 @@ class Relay:
         if source is self.supervisor:
             self.supervisor = None
             self.out += wire.pack({"t": "gone"})
+        if source.number is not None:
+            self._call_ended(source)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
             pass
+
+    def _call_ended(self, source: Source) -> None:
+        """A call that was killed has not answered: nobody must wait for it."""
+        try:
+            status = os.waitpid(source.pid, 0)[1]
+        except ChildProcessError:
+            return
+        if os.WIFSIGNALED(status):
+            error = {
+                "what": "the process on the node ended without an answer",
+                "cause": "it was killed by signal %d" % os.WTERMSIG(status),
+                "hint": "run the command again",
+            }
+            self.out += wire.pack({"t": "result", "n": source.number, "error": error})
 
     def _take(self, data: bytes) -> None:
         for header, payload in self.input.feed(data):
@@ -201,16 +219,19 @@ class Relay:
         if self.supervisor is not None:
             self.supervisor.pending += wire.pack(header, payload)
 
-    def _adopt(self, sock: socket.socket, supervises: bool = False) -> Source:
+    def _adopt(
+        self, sock: socket.socket, supervises: bool = False, number: Optional[int] = None, pid: int = 0
+    ) -> Source:
         sock.setblocking(False)
-        source = Source(sock, supervises)
+        source = Source(sock, supervises, number, pid)
         self.sources.append(source)
         return source
 
-    def _spawn(self, child: Any) -> socket.socket:
-        """Fork a process in its own session that runs ``child(socket)``; returns our end of its socket."""
+    def _spawn(self, child: Any) -> Tuple[socket.socket, int]:
+        """Fork a process in its own session that runs ``child(socket)``; returns our end of its socket, and its pid."""
         ours, theirs = socket.socketpair()
-        if os.fork() == 0:
+        pid = os.fork()
+        if pid == 0:
             try:
                 ours.close()
                 for source in self.sources:
@@ -225,7 +246,7 @@ class Relay:
             finally:
                 os._exit(0)
         theirs.close()
-        return ours
+        return ours, pid
 
     def _submit(self, segment: Dict[str, Any]) -> None:
         home = runs.Home(self.state_dir, segment["id"])
@@ -248,7 +269,7 @@ class Relay:
 
             supervise(segment, home, self.state_dir, self.root, sock)
 
-        self.supervisor = self._adopt(self._spawn(child), supervises=True)
+        self.supervisor = self._adopt(self._spawn(child)[0], supervises=True)
         self.out += wire.pack({"t": "accepted", "segment": segment["id"], "state": "new"})
 
     def _attach(self, segment_id: str, since: int) -> None:
@@ -277,4 +298,5 @@ class Relay:
 
             answer(header, sock, self.state_dir)
 
-        self._adopt(self._spawn(child))
+        sock, pid = self._spawn(child)
+        self._adopt(sock, number=header.get("n"), pid=pid)

@@ -11,20 +11,11 @@ from typing import Any
 
 import pytest
 
-from opsctl.patching.sets import dump_yaml
 from tests.node.conftest import MakeNode
-from tests.support.project import Project, Run, TestNode
+from tests.node.patching import PKG, Gates, entry, hosts, inventory, patch, whole
+from tests.support.project import Project, TestNode
 from tests.support.running import wait_for
-from tests.unit.patching.support import FIX, contents, environment
-
-PKG = ("--package", "pkg")
-
-
-def inventory(project: Project, *nodes: TestNode) -> None:
-    """The nodes, each with its environment; and the patch set in the project."""
-    hosts = {node.name: {**node.variables, "opsctl_env": "{{ files }}/env"} for node in nodes}
-    project.write("inventory/hosts.yml", json.dumps({"all": {"hosts": hosts}}))
-    project.write("playbooks/patches/fix.yml", dump_yaml(FIX.dump()))
+from tests.unit.patching.support import contents, environment
 
 
 @pytest.fixture
@@ -32,21 +23,6 @@ def site(project: Project, node: TestNode) -> Path:
     """A node with an environment; returns its site-packages."""
     inventory(project, node)
     return environment(node.files / "env")
-
-
-def patch(project: Project, verb: str, *args: str) -> Run:
-    """`opsctl patch-vllm VERB` on the test's package."""
-    return project.opsctl("patch-vllm", verb, *args, *PKG)
-
-
-def hosts(run: Run) -> dict[str, dict[str, Any]]:
-    """The entries of its ``--json``, by host."""
-    return {entry["host"]: entry for entry in run.events[0]["hosts"]}
-
-
-def entry(run: Run) -> dict[str, Any]:
-    """The entry of the one node."""
-    return hosts(run)["n1"]
 
 
 def test_the_verbs_over_ssh(project: Project, node: TestNode, site: Path) -> None:
@@ -92,54 +68,6 @@ def test_many_hosts_and_one_that_is_not_there(project: Project, make_node: MakeN
 
 
 # -- links that break, two at once --------------------------------------------------------------------------------
-
-WRAPPER = """\
-#!/bin/bash
-# The environment's Python, which waits at a gate: `find` looks for the package, `check` parses, `compile` comes last.
-case "$2" in
-    *opsctl-find*) step=find ;;
-    *py_compile*) step=compile ;;
-    *b64decode*) step=check ;;
-    *) step=run ;;
-esac
-touch "GATES/came.$step.$$"
-while [ -e "GATES/hold.$step" ]; do sleep 0.05; done
-exec -a "$0" REAL "$@"
-"""
-
-
-class Gates:
-    """Holds the acts on a node at one step each: its environment's interpreter waits."""
-
-    def __init__(self, node: TestNode) -> None:
-        self.folder = node.files / "gates"
-        self.folder.mkdir()
-        python = node.files / "env/bin/python"
-        real = python.resolve()
-        for name in python.parent.glob("python*"):
-            name.unlink()
-        python.write_text(WRAPPER.replace("GATES", str(self.folder)).replace("REAL", str(real)))
-        python.chmod(0o755)
-
-    def hold(self, step: str) -> None:
-        (self.folder / f"hold.{step}").touch()
-
-    def go(self) -> None:
-        for path in self.folder.glob("hold.*"):
-            path.unlink()
-
-    def came(self, step: str) -> int:
-        return len(list(self.folder.glob(f"came.{step}.*")))
-
-    def wait(self, step: str, times: int = 1) -> None:
-        wait_for(lambda: self.came(step) >= times, f"{step} does not come")
-
-
-def whole(site: Path) -> None:
-    """Every patch is there, and nothing that passes by is left."""
-    assert "def stop" in (site / "pkg/two.py").read_text() and '"c"' in (site / "pkg/one.py").read_text()
-    assert not list(site.rglob("*opsctl*"))
-
 
 @pytest.mark.parametrize(("step", "late"), [("find", False), ("check", True), ("compile", False), ("compile", True)])
 def test_the_link_breaks_during_apply(step: str, late: bool, project: Project, node: TestNode, site: Path) -> None:
