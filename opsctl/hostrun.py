@@ -49,6 +49,7 @@ class HostRun:
         self.host = host
         self.state: HostState = self.run.states[host]
         self.segment: Segment = play.segments[host]
+        self.names = {task: name for task, name, _ in self.segment.tasks}
         self.past: list[Body] = []  # the node's events before the agent of now
         self.record: SegmentRecord | None = None
 
@@ -301,7 +302,7 @@ class HostRun:
         task = self.run.tasks.get(body["task"])
         if task is None:
             return {"id": body["task"], "name": body.get("name") or body["task"], "path": None, "line": None}
-        name = body.get("name") or (str(task.name) if task.name is not None else task.kind)
+        name = body.get("name") or self.names.get(task.id) or task.kind
         return {"id": task.id, "name": name, "kind": task.kind, "path": task.span.file, "line": task.span.line}
 
     def _finished(self, body: Body, again: bool = False) -> None:

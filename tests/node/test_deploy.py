@@ -45,6 +45,20 @@ def test_results_decide_on_the_node(project: Project, node: TestNode) -> None:
     assert sessions == 1, f"{sessions} sessions for one play"
 
 
+def test_templated_names_are_shown_with_their_values(project: Project, node: TestNode) -> None:
+    """A task's name is what it evaluates to, whether that is known before the play or only on the node, in check mode too."""
+    book = """
+        - hosts: all
+          vars: {colour: red}
+          tasks:
+            - {name: "known {{ colour }}", command: echo 42, register: answer, changed_when: false, check_mode: false}
+            - {name: "found {{ answer.stdout }}", copy: {dest: "{{ files }}/x", content: x}}
+    """
+    for check in (True, False):
+        run = project.deploy(book, node, check=check)
+        assert [event["task"]["name"] for event in run.tasks()] == ["known red", "found 42"], run.explain()
+
+
 def test_loops(project: Project, node: TestNode) -> None:
     """Lists, dictionaries and results are looped over; a loop is one task whose items have outcomes of their own."""
     run = project.deploy(
