@@ -34,6 +34,8 @@ KEEP = 200
 #: Events that are not kept: they are for watching only, and may be of any volume.
 LIVE_ONLY = frozenset({"task_output", "task_progress", "host_waiting"})
 
+_encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
+
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no i, l, o, u to misread
 _TIME_DIGITS = 7  # of tenths of a second: enough until the year 2078
 _RANDOM_DIGITS = 3
@@ -312,7 +314,7 @@ def _write_private(path: Path, text: str) -> None:
 
 def _dump(value: Any) -> str:
     # ASCII only: output of nodes may hold lone surrogates, which no UTF-8 file can.
-    return json.dumps(value, separators=(",", ":"), default=str)
+    return _encode(value)
 
 
 def _unreadable(path: Path, cause: str) -> InputUnreadable:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: Format of the file; a newer one is refused.
 FORMAT = 1
 
+_encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
+
 #: A task of a plan: id, name, hash of what is sent.
 TaskPrint = tuple[str, str, str]
 Body = dict[str, Any]
@@ -168,7 +170,7 @@ class Ledger:
 
     def _put(self, entry: Mapping[str, Any]) -> None:
         if self._file is not None and not self._file.closed:
-            self._file.write(json.dumps(entry, separators=(",", ":"), default=str) + "\n")
+            self._file.write(_encode(entry) + "\n")
             self._file.flush()
 
     def _read(self, path: Path) -> int:

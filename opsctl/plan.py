@@ -17,7 +17,7 @@ from typing import Any
 from .agent.expr import Engine
 from .agent.values import ExprError, Template, UnknownValue, dynamic, lift, to_wire
 from .model import Block, Node, Play, Task, walk
-from .plantask import TaskBuilder
+from .plantask import TaskBuilder, Written, written
 from .tasks.base import Files, Kind, TreeEntry
 
 #: Names that only the controller can give while the play runs; the node asks for them.
@@ -179,6 +179,22 @@ class Planner:
         self.nodes = prune(play.nodes, options)
         self.fact_names = frozenset(fact_names)
         self.results = frozenset(self._results()) | RESCUED | ASKED
+        # What is the same for all hosts is found out once.
+        self._written: dict[int, Written] = {}
+        self._found: dict[tuple[re.Pattern[str], str], bool] = {}
+
+    def written(self, task: Task, kind: Kind) -> Written:
+        """The arguments of a task of this play, as they were written. Raises BadArgs."""
+        if id(task) not in self._written:
+            self._written[id(task)] = written(task, kind, self.options.rehearse)
+        return self._written[id(task)]
+
+    def occurs(self, pattern: re.Pattern[str], text: str) -> bool:
+        """Whether ``pattern`` is found in the text of a template."""
+        key = (pattern, text)
+        if key not in self._found:
+            self._found[key] = pattern.search(text) is not None
+        return self._found[key]
 
     def _results(self) -> Iterator[str]:
         """Names that tasks of this play set while it runs."""
@@ -300,7 +316,7 @@ class Builder:
             return False
         texts = list(_texts(value))
         pattern = self._suspect(layers)
-        if not any(pattern.search(text) for text in texts) and not any(
+        if not any(self.p.occurs(pattern, text) for text in texts) and not any(
             name in text for name in extra for text in texts
         ):
             # Parsing a template to find its names costs as much as compiling it; a look at its text is free.
@@ -389,7 +405,8 @@ def _wire_tasks(nodes: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _print(task: dict[str, Any]) -> tuple[str, str, str]:
-    return task["id"], str(task.get("name") or task["kind"]), _digest(task)[:16]
+    name = task.get("name") or task["kind"]
+    return task["id"], name if isinstance(name, str) else str(name.get("$t", name)), _digest(task)[:16]
 
 
 def _digest(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .agent.expr import Scope
@@ -24,6 +25,39 @@ def prepared(kind: Kind, args: dict[str, Any], files: Files) -> dict[str, Any]:
     if template is not None:
         args["content"] = Document(template["source"], [template["name"], 0, 0], template["options"])
     return args
+
+
+@dataclass
+class Written:
+    """A task's arguments as they were written, which is the same for every host.
+
+    ``known`` are plain values, ``open`` has expressions in it. When nothing is open, ``args`` are the validated
+    arguments and ``wire`` is what travels, as soon as the first host has needed them.
+    """
+
+    known: dict[str, Any]
+    open: dict[str, Any]
+    args: dict[str, Any] | None = None
+    wire: dict[str, Any] | None = None
+
+
+def written(task: Task, kind: Kind, rehearse: bool) -> Written:
+    """Reads a task's arguments. Raises BadArgs."""
+    raw = kind.texts(kind.canonical(task.args))
+    if rehearse and "rehearse" in kind.names:
+        raw["rehearse"] = True
+    out = Written({}, {})
+    for name, value in raw.items():
+        if name in kind.expressions:
+            value = [condition(one) for one in value] if isinstance(value, list) else condition(value)
+        elif name.endswith("_text") and name[: -len("_text")] in kind.expressions:
+            known = value if isinstance(value, (str, list)) else str(value)
+            out.known[name] = [str(one) for one in known] if isinstance(known, list) else known
+            continue
+        else:
+            value = lift(value)
+        (out.open if dynamic(value) else out.known)[name] = value
+    return out
 
 
 class TaskBuilder:
@@ -248,36 +282,25 @@ class TaskBuilder:
         if kind is None:
             raise ConfigError(f"there is no task kind `{self.task.kind}`", span=self.task.span)
         try:
-            raw = kind.texts(kind.canonical(self.task.args))
+            told = self.b.p.written(self.task, kind)
         except BadArgs as exc:
             raise self._bad(exc) from None
-        if self.b.p.options.rehearse and "rehearse" in kind.names:
-            raw["rehearse"] = True
-        known: dict[str, Any] = {}
-        waiting: dict[str, Any] = {}
-        for name, value in raw.items():
-            if name in kind.expressions:
-                value = [condition(one) for one in value] if isinstance(value, list) else condition(value)
-            elif name.endswith("_text") and name[: -len("_text")] in kind.expressions:
-                known[name] = (
-                    value
-                    if isinstance(value, str)
-                    else [str(one) for one in value]
-                    if isinstance(value, list)
-                    else str(value)
-                )
-                continue
-            else:
-                value = lift(value)
-            if self._waits(value, scope, known, name):
-                waiting[name] = value
+        if told.wire is not None:
+            return told.wire, {}
+        known = dict(told.known)
+        waiting = {name: value for name, value in told.open.items() if self._waits(value, scope, known, name)}
         extra: dict[str, Any] = {}
         if kind.prepare is not None and any(name in waiting for name in kind.sources):
             # Which file it is, only the node will know: it asks then.
             wire = {name: self.b._ship(value, self.layers) for name, value in waiting.items()}
             self.b.dynamic = True
             return {**{name: to_wire(value) for name, value in known.items()}, **wire}, {"prepare": True}
-        args = self._validated(kind, {**known, **waiting}, tuple(waiting))
+        if told.args is not None:
+            args = dict(told.args)
+        else:
+            args = self._validated(kind, {**known, **waiting}, tuple(waiting))
+            if not told.open:
+                told.args = dict(args)
         if kind.prepare is not None:
             args = self._prepared(kind, args)
         if waiting:
@@ -291,13 +314,12 @@ class TaskBuilder:
                     if not self.guarded:
                         raise locate(exc, self.task.span, self.scope) from None
             out[name] = self.b._ship(value, self.layers)
+        if kind.prepare is None and not told.open:
+            told.wire = out
         return out, extra
 
     def _waits(self, value: Any, scope: Scope, known: dict[str, Any], name: str) -> bool:
         """Puts an argument that can be evaluated here into ``known``; True if it must wait for the node."""
-        if not dynamic(value):
-            known[name] = value
-            return False
         if self.b._later(value, self.layers, self.loop_names):
             return True
         try:

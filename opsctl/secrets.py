@@ -204,13 +204,13 @@ class Masker:
         """A JSON-like value with every string in it masked, keys included; a `Secret` becomes the mask."""
         if isinstance(value, str):
             return self.mask(value)
-        if isinstance(value, Secret):
-            return MASK
-        if isinstance(value, Mapping):
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        if isinstance(value, (dict, Mapping)):  # every event passes here: the quick test first
             return {self.value(k): self.value(v) for k, v in value.items()}
         if isinstance(value, (list, tuple)):
             return [self.value(v) for v in value]
-        return value
+        return MASK if isinstance(value, Secret) else value
 
     def error(self, exc: OpsError) -> OpsError:
         """``exc`` with its texts masked, for what is wrong before there are events."""
@@ -223,13 +223,13 @@ class Masker:
         """A JSON-like value for a ledger: a string that holds a secret is left out, and known to be (`NOT_KEPT`)."""
         if isinstance(value, str):
             return value if self.mask(value) == value else NOT_KEPT
-        if isinstance(value, Secret):
-            return NOT_KEPT
-        if isinstance(value, Mapping):
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        if isinstance(value, (dict, Mapping)):
             return {self.value(k): self.kept(v) for k, v in value.items()}
         if isinstance(value, (list, tuple)):
             return [self.kept(v) for v in value]
-        return value
+        return NOT_KEPT if isinstance(value, Secret) else value
 
     def within(self, text: str) -> list[str]:
         """The registered secrets, but the shortest, that stand in a JSON text."""

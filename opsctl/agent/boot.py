@@ -123,12 +123,11 @@ def quick(name: str) -> Any:
 
     For small data; OpenSSL's own (`hashlib`) is faster by the megabyte.
     """
-    for module in ("_sha2", "_sha256") if name == "sha256" else ("_sha1",):
-        try:
-            return getattr(__import__(module), name)()
-        except (ImportError, AttributeError):
-            continue
-    return __import__("hashlib").new(name)
+    module = "_sha1" if name == "sha1" else "_sha2" if sys.version_info >= (3, 12) else "_sha256"
+    try:
+        return getattr(__import__(module), name)()
+    except (ImportError, AttributeError):
+        return __import__("hashlib").new(name)
 
 
 def digest(files: Dict[str, str]) -> str:

@@ -95,6 +95,7 @@ class Engine:
         self._load = load
         self._envs: Dict[Tuple[Tuple[str, Any], ...], Any] = {}
         self._compiled: Dict[Tuple[bool, str], Any] = {}
+        self._parsed: Dict[Tuple[int, str], Any] = {}
         self._names: Dict[Tuple[str, str], FrozenSet[str]] = {}
 
     def scope(self, *layers: Mapping[str, Any]) -> Scope:
@@ -197,6 +198,13 @@ class Engine:
         return True, self._get(env, "{%% set result = (%s\n) %%}" % inner)
 
     def _get(self, env: Any, source: str) -> Any:
+        key = (id(env), source)  # environments live as long as the engine
+        if key not in self._parsed:
+            self._parsed[key] = self._load_source(env, source)
+        return self._parsed[key]
+
+    @staticmethod
+    def _load_source(env: Any, source: str) -> Any:
         digest = quick("sha256")
         digest.update(source.encode("utf-8", "surrogatepass"))
         name = "mem:" + digest.hexdigest()

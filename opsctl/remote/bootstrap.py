@@ -12,6 +12,7 @@ import functools
 import importlib.util
 import json
 import re
+import threading
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -62,6 +63,8 @@ except BaseException:
 
 #: The hash by which boot verifies a bundle: over names and sources, not over the compressed bytes.
 _digest: Callable[[dict[str, str]], str] = boot.digest
+
+_HASHING = threading.Lock()
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./+@%:,=~ -]+")
 
@@ -114,9 +117,14 @@ def _agent() -> dict[str, str]:
     return _sources("opsctl.agent", "opsctl_agent")
 
 
-@functools.cache
 def agent_hash() -> str:
-    """The hash of the agent's sources."""
+    """The hash of the agent's sources; many threads may want it first."""
+    with _HASHING:
+        return _agent_hash()
+
+
+@functools.cache
+def _agent_hash() -> str:
     return _digest(_agent())
 
 

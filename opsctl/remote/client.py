@@ -34,6 +34,8 @@ from .transport import SLICE, STDERR_TAIL
 #: Flow-control window of a channel in bytes: what may be on the way while nobody reads.
 WINDOW = 2 * 1024 * 1024
 PACKET = 32 * 1024
+#: Bytes that are read from a socket at once.
+AHEAD = 64 * 1024
 
 # Without a handler, logging prints paramiko's errors; they are raised anyway.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -51,15 +53,24 @@ class QuickSocket:
         self._quick = _QUICKACK is not None and isinstance(dialed.sock, socket.socket) and dialed.tcp
         self._swallow = VERSION_LINE if dialed.greeted else b""
         self._closed = False  # paramiko looks at it
+        self._ahead = b""
+        self._taken = 0
 
     def recv(self, size: int) -> bytes:
-        data: bytes = self._sock.recv(size)
+        # paramiko asks for a packet in three pieces; what has arrived is read at once.
+        if self._taken == len(self._ahead):
+            self._ahead, self._taken = self._sock.recv(AHEAD), 0
+            self._acknowledge()
+        piece = self._ahead[self._taken : self._taken + size]
+        self._taken += len(piece)
+        return piece
+
+    def _acknowledge(self) -> None:
         if self._quick:
             try:
                 self._sock.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
             except OSError:
                 self._quick = False
-        return data
 
     def send(self, data: bytes) -> int:
         if self._swallow and data == self._swallow:

@@ -6,6 +6,7 @@ host key, sets no socket options and reads configuration files of its own.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import fabric
@@ -23,13 +24,19 @@ class Link(fabric.Connection):  # type: ignore[misc]
             raise ConnectionError("the connection is closed")
 
 
+@functools.cache
+def _config() -> Any:
+    """Fabric's defaults, without reading any configuration of its own; nobody changes them."""
+    return fabric.Config(lazy=True)
+
+
 def link(settings: Settings, client: Client) -> Any:
-    """A Fabric connection for ``client``. No configuration of Fabric's own is read (``lazy``)."""
+    """A Fabric connection for ``client``."""
     connection = Link(
         host=settings.hostname,
         user=settings.user,
         port=settings.port,
-        config=fabric.Config(lazy=True),
+        config=_config(),
         forward_agent=settings.forward_agent,
         connect_timeout=int(settings.connect_timeout),
     )

@@ -5,6 +5,7 @@ Importing this package imports neither pydantic nor any family.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def bare(name: str) -> str:
     return name
 
 
+@functools.cache
 def kind(name: str) -> Kind | None:
     """The kind of that name, alias or prefixed name; None if there is none. Loads only its family."""
     from importlib import import_module

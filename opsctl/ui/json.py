@@ -9,6 +9,8 @@ from typing import Any, TextIO
 
 from ..events import Event
 
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
 
 class JsonLines:
     """A sink that writes events to ``out``, each line complete when it is written."""
@@ -26,11 +28,11 @@ class JsonLines:
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
     """Strict JSON in ASCII: what no UTF-8 or JSON can hold (lone surrogates, NaN) is escaped or a string."""
-    separators = (",", ":") if indent is None else None
+    encode = _encode if indent is None else json.JSONEncoder(indent=indent, allow_nan=False).encode
     try:
-        return json.dumps(value, separators=separators, indent=indent, allow_nan=False)
+        return encode(value)
     except (TypeError, ValueError):
-        return json.dumps(_plain(value), separators=separators, indent=indent, allow_nan=False)
+        return encode(_plain(value))
 
 
 def _plain(value: Any) -> Any:
