@@ -149,10 +149,9 @@ def _cells(server: Mapping[str, Any]) -> list[str]:
     from ..ui.text import seconds
 
     since = seconds(time.time() - server["started"]) if server.get("started") else ""
-    state = str(server["state"]) + (f" ({server['detail']})" if server.get("detail") else "")
     return [
         server["name"],
-        state,
+        _state(server),
         str(server.get("port") or ""),
         str(server.get("pid") or ""),
         since,
@@ -160,12 +159,19 @@ def _cells(server: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _state(server: Mapping[str, Any]) -> str:
+    """`ready`, `failed (exit status 1)`, `stopped by USER`."""
+    state, detail = str(server["state"]), str(server.get("detail") or "")
+    if detail.startswith(state):
+        return detail
+    return f"{state} ({detail})" if detail else state
+
+
 def _details(host: str, server: Mapping[str, Any]) -> list[str]:
     import shlex
 
     from ..ui.text import clean, seconds
 
-    state = str(server["state"]) + (f": {server['detail']}" if server.get("detail") else "")
     started = server.get("started")
     since = (
         f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(started))} ({seconds(time.time() - started)})"
@@ -175,7 +181,7 @@ def _details(host: str, server: Mapping[str, Any]) -> list[str]:
     unit = server.get("unit")
     how = f"{unit}{', starts with the machine' if server.get('enabled') else ''}" if unit else "opsctl's own keeper"
     rows = {
-        "state": state, "engine": server.get("engine"), "model": server.get("model"), "serves": server.get("served"),
+        "state": _state(server), "engine": server.get("engine"), "model": server.get("model"), "serves": server.get("served"),
         "url": server.get("url"), "pid": server.get("pid"), "since": since, "restarts": server.get("restarts") or None,
         "user": server.get("user"), "kept by": how, "log": server.get("log"),
         "command": shlex.join(server.get("argv") or []),

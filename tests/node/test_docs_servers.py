@@ -1,0 +1,47 @@
+"""The quickstart's session, run as it is written there, on a real node: the output is the page's."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.node.test_docs_live import Session, lines, section, transcript
+from tests.support.project import Project, TestNode
+from tests.support.sshd import free_port
+
+
+@pytest.fixture
+def session(project: Project, node: TestNode) -> Iterator[Session]:
+    """The project of the page; its server is gone at the end."""
+    project.opsctl("init", ".").ok()
+    yield Session(project, node)
+    project.opsctl("server", "stop", "qwen", "--yes").ok()
+    absent = "- hosts: gpu\n  tasks:\n    - server: {name: qwen, state: absent}\n"
+    project.write("absent.yml", absent)
+    project.opsctl("deploy", "absent.yml").ok()
+
+
+def shown(text: str, port: int) -> list[str]:
+    """Lines without what differs between machines: pids, widths of columns, why a server does not start with one."""
+    text = re.sub(r"(start with the machine: ).*", r"\1WHY", text).replace(str(port), "8000")
+    said = [re.sub(r" +", " ", re.sub(r"8000 +\d+ ", "8000 PID ", line)).strip() for line in lines(text)]
+    # Where systemd runs the machine and the login is root's, there is nothing to warn of.
+    return [line for line in said if not (os.path.isdir("/run/systemd/system") and "`enabled: true`" in line)]
+
+
+def test_the_quickstart(session: Session) -> None:
+    """Rehearsed and listed as the page shows it; what it says to type is known to opsctl."""
+    port = free_port()
+    path = session.project.directory / "playbooks/vllm.yml"
+    path.write_text(path.read_text().replace("port: 8000", f"port: {port}"))
+    for command, expected in transcript(section("docs/quickstart.md", "Rehearse it")):
+        run = session.project.opsctl(*command.split()).ok()
+        assert shown(run.stdout or run.stderr, port) == shown(expected, port), run.explain()
+    typed = re.findall(r"^opsctl (.+)$", section("docs/quickstart.md", "Look after it"), re.MULTILINE)
+    assert len(typed) == 4
+    for command in typed:
+        words = [word for word in command.split() if word != "-f"]
+        session.project.opsctl(*words, *(["--yes"] if words[1] in ("restart", "stop") else [])).ok()
