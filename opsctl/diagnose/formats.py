@@ -71,7 +71,9 @@ STERN = re.compile(
     r"(?P<proc>(?:[a-z0-9]+-)+[a-z0-9]+ [a-z0-9](?:[a-z0-9-]*[a-z0-9])?) "
     r"(?=\(|\[|\{\"|[A-Z]{4,8}\b|Traceback|  File|    |\d{4}-)"
 )
-SRUN = re.compile(rf"(?P<proc>\d{{1,4}}): (?=\(|\[|\{{\"|{ISO}|{_MONTH} |INFO|WARN|ERROR|CRITICAL|Traceback|  File|    )")
+SRUN = re.compile(
+    rf"(?P<proc>\d{{1,4}}): (?=\(|\[|\{{\"|{ISO}|{_MONTH} |INFO|WARN|ERROR|CRITICAL|Traceback|  File|    )"
+)
 
 #: Prefixes of processes inside one server.
 ACTOR = re.compile(

@@ -62,12 +62,8 @@ class Splitter:
         if self._shapes and self._known_shape(line):
             self._outer(line)
         inner(line)
-        if line.wrapped and not line.own and not line.wrapped.startswith("+"):
-            inside = line.text
-            self._outer(line)
-            if line.text is not inside:
-                line.wrapped = f"+{line.wrapped}"
-                inner(line)
+        if (line.process and not line.formatted) or (line.wrapped and not line.own and line.wrapped[0] != "+"):
+            self._passed_on(line)
         if not line.formatted and not line.process:
             self._unknown(line)
         if line.text.startswith('{"') and line.text.rstrip().endswith("}"):
@@ -79,6 +75,14 @@ class Splitter:
         if "x across cluster]" in line.text:
             line.text = _REPEATED.sub("", line.text)
         return line
+
+    def _passed_on(self, line: Line) -> None:
+        """A transport's prefix behind that of an actor or of a logger."""
+        inside = line.text
+        self._outer(line)
+        if line.text is not inside:
+            line.wrapped = f"+{line.wrapped}" if line.wrapped else ""
+            inner(line)
 
     def _unquoted(self, text: str) -> str:
         """Without the margin of an indented block, as logs are pasted into reports."""
