@@ -120,13 +120,12 @@ class HostRun:
         assert self.record is not None
         body = {**self.segment.body, "id": segment_id, **self._around()}
         session = run.sessions.get(state)
-        if not self.record.events and not self.past:
-            prepared = run_raw_first(self, session, body)
-            if prepared is False:
-                self._event({"ev": "segment_finished", "ok": False})
-                return self.record.events[-1]
-            if prepared:
-                return None
+        prepared = run_raw_first(self, session, body)
+        if prepared is False:
+            self._event({"ev": "segment_finished", "ok": False})
+            return self.record.events[-1]
+        if prepared:
+            return None
         if fresh:
             run.bus.emit("host_connected", host=self.host, duration_s=round(time.monotonic() - began, 3))
         if self.past:
