@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.lab import Lab, LabNode
-from tests.support.leftovers import leftovers, mounts
+from tests.support.leftovers import clear, leftovers, mounts
 from tests.support.project import Project
 
 NEEDS = ("systemd-nspawn", "debootstrap", "ip", "nsenter")
@@ -39,6 +39,9 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     before = {node.name: mounts(node) for node in lab.nodes if node.runs}
     yield
     found = {node.name: leftovers(node, before.get(node.name)) for node in lab.nodes if node.runs}
+    for node in lab.nodes:
+        if found.get(node.name):
+            clear(node)
     assert not any(found.values()), f"left on the nodes after the test: {found}"
 
 

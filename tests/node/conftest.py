@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.leaks import strays, wait_gone
+from tests.support.leaks import locked, strays, wait_gone
 from tests.support.project import Project, TestNode
 from tests.support.sshd import sshd_binary
 
@@ -34,7 +34,8 @@ def make_node(tmp_path: Path) -> Iterator[MakeNode]:
         left = wait_gone(node.marker)
         node.server.stop()
         leaks += [f"{node.name}: process {pid}: {command}" for pid, command in left.items()]
-        leaks += [f"{node.name}: {path}" for path in strays(node.state)]
+        leaks += [f"{node.name}: {path}" for path in strays(node.state, node.files, node.home, node.tmp)]
+        leaks += [f"{node.name}: the lock" for _ in range(locked(node.state))]
     assert not leaks, "left on the node after the test:\n" + "\n".join(leaks)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
 import time
 from pathlib import Path
 
@@ -16,7 +18,9 @@ GRACE = 15.0
 #: What the agent keeps between runs, by the first part of the path below its state directory.
 KEPT = ("agents", "output", "handlers.json", "patches")
 #: How the names of files end that are only there while somebody works on them.
-PASSING = (".old", ".tmp", ".again", ".part", "pending.json")
+PASSING = (".old", ".tmp", ".again", ".part", "pending.json", ".new")
+#: Temporary names beside users' files, and in the directory for temporary files.
+TEMPORARY = re.compile(r"^\..+\.opsctl-|^\.opsctl-.*\.part$|\.opsctl-(new|old)$|^opsctl-|^uv-.{8}$")
 
 
 def processes(marker: str) -> dict[int, str]:
@@ -44,15 +48,21 @@ def wait_gone(marker: str, grace: float = GRACE) -> dict[int, str]:
         time.sleep(0.05)
 
 
-def strays(state: Path) -> list[str]:
-    """Files and directories in a node's state directory that are neither cache nor meant to stay."""
-    if not state.is_dir():
-        return []
-    found = []
-    for top in sorted(state.iterdir()):
+def strays(state: Path, *places: Path) -> list[str]:
+    """What is neither cache nor meant to stay in a node's state directory; and temporary files in ``places``."""
+    found = [str(path) for place in places for path in sorted(place.rglob("*")) if TEMPORARY.search(path.name)]
+    for top in sorted(state.iterdir()) if state.is_dir() else ():
         inside = [str(path.relative_to(state)) for path in sorted(top.rglob("*"))] if top.is_dir() else [top.name]
         if top.name in KEPT:
             found += [name for name in inside if "/.new-" in name or name.endswith(PASSING)]
+        elif top.name.startswith("script-"):
+            found.append(top.name)
         else:
             found += [name for name in inside if not (state / name).is_dir() or name.count("/") == 1]
     return found
+
+
+def locked(state: Path) -> bool:
+    """Whether somebody holds the lock of the node with this state directory."""
+    name = "@opsctl-lock-" + hashlib.sha256(os.path.abspath(state).encode()).hexdigest()[:16]
+    return name in Path("/proc/net/unix").read_text()

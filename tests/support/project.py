@@ -38,7 +38,7 @@ DEADLINE = 120.0
 
 
 class TestNode:
-    """A node: an sshd whose sessions have ``home`` as HOME and keep the agent's state in ``state``.
+    """A node: an sshd whose sessions have ``home`` as HOME, and ``tmp`` for temporary files; the agent's state is in ``state``.
 
     ``files`` is a directory for what playbooks make; ``config`` are further lines of sshd_config.
     """
@@ -49,11 +49,12 @@ class TestNode:
         self, directory: Path, name: str, *, config: Sequence[str] = (), env: Mapping[str, str] | None = None
     ) -> None:
         self.name = name
-        self.home, self.state, self.files = (directory / part for part in ("home", "state", "files"))
-        for path in (self.home, self.files):
+        self.home, self.state, self.files, self.tmp = (directory / part for part in ("home", "state", "files", "tmp"))
+        for path in (self.home, self.files, self.tmp):
             path.mkdir(parents=True)
         self.marker = hashlib.sha256(str(directory).encode()).hexdigest()[:16]
-        session = {"HOME": str(self.home), "OPSCTL_NODE_STATE_DIR": str(self.state), MARKER: self.marker, **(env or {})}
+        session = {"HOME": str(self.home), "OPSCTL_NODE_STATE_DIR": str(self.state), "TMPDIR": str(self.tmp)}
+        session |= {MARKER: self.marker, **(env or {})}
         self.server = Sshd(directory / "sshd", config=config, env=session)
 
     @property
