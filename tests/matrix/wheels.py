@@ -3,7 +3,8 @@
 A vLLM wheel has some 400 MB; the half dozen files that patch sets touch are taken out of it with a few MB of
 HTTP range requests. pip does the work (its index configuration, its session, its lazy zip reader), so that the
 tests reach whatever index the machine's pip reaches. What was read once is never asked for again: the cache is
-``$OPSCTL_WHEEL_CACHE``, else ``opsctl-wheels`` in the user's cache directory.
+``$OPSCTL_WHEEL_CACHE``, else ``opsctl-wheels`` in the user's cache directory. Where neither has a file, a test is
+skipped, which says why and is counted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
+
+import pytest
 
 
 def _cache_root() -> Path:
@@ -27,6 +30,10 @@ def _cache_root() -> Path:
 CACHE = _cache_root()
 
 
+class Unreachable(Exception):
+    """The package index gave no answer."""
+
+
 def wheel_file(package: str, version: str, path: str) -> bytes | None:
     """The bytes of ``path`` in the wheel of ``package`` ``version``; None when the wheel has no such file."""
     kept = CACHE / f"{package}-{version}" / path
@@ -35,12 +42,20 @@ def wheel_file(package: str, version: str, path: str) -> bytes | None:
         return kept.read_bytes()
     if absent.is_file():
         return None
+    from pip._internal.exceptions import NetworkConnectionError
+    from pip._internal.network.lazy_wheel import HTTPRangeRequestUnsupported
+    from pip._vendor.requests import RequestException
+
     kept.parent.mkdir(parents=True, exist_ok=True)
-    archive = _archive(package, version)
-    if path not in archive.namelist():
-        absent.touch()
-        return None
-    data = archive.read(path)
+    try:
+        archive = _archive(package, version)
+        if path not in archive.namelist():
+            absent.touch()
+            return None
+        data = archive.read(path)
+    except (Unreachable, NetworkConnectionError, HTTPRangeRequestUnsupported, RequestException) as exc:
+        why = f"{type(exc).__name__}: {exc}"
+        pytest.skip(f"{path} of {package} {version} is not in the cache {CACHE}, nor can the index be asked ({why})")
     part = kept.with_name(f"{kept.name}.part{os.getpid()}")
     part.write_bytes(data)
     part.replace(kept)
@@ -109,6 +124,8 @@ def _archive(package: str, version: str) -> ZipFile:
     from pip._internal.network.lazy_wheel import LazyZipOverHTTP
 
     url = links(package).get(version)
+    if not links(package):
+        raise Unreachable(f"no index answers for {package}")
     if url is None:
         raise LookupError(
             f"the index has no wheel of {package} {version}; it has {', '.join(sorted(links(package)))}"

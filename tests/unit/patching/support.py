@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 from opsctl.patching import verbs
 from opsctl.patching.sets import PatchSet, from_dict
@@ -63,6 +65,25 @@ def environment(folder: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (site,) = folder.glob("lib/python3*/site-packages")
     return install(site)
+
+
+def make_wheel(folder: Path) -> Path:
+    """The package as a wheel in ``folder``."""
+    made = install(folder / "made")
+    tag = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    (made / "pkg-1.2.0.dist-info" / "WHEEL").write_text(tag)
+    wheel = folder / "pkg-1.2.0-py3-none-any.whl"
+    with ZipFile(wheel, "w") as archive:
+        for path in sorted(made.rglob("*")):
+            if path.is_file():
+                archive.write(path, str(path.relative_to(made)))
+    return wheel
+
+
+def find_uv() -> str | None:
+    """The uv of this interpreter's environment, else of the PATH."""
+    beside = Path(sys.executable).with_name("uv")
+    return str(beside) if beside.exists() else shutil.which("uv")
 
 
 def patch(name: str, file: str | list[str], *statements: dict[str, Any], **more: Any) -> dict[str, Any]:
