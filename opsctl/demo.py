@@ -5,6 +5,7 @@ Nothing of the machine's own SSH set-up is read or changed. Root also needs the 
 
 from __future__ import annotations
 
+import ctypes.util
 import getpass
 import json
 import os
@@ -47,22 +48,38 @@ def sshd_binary() -> str | None:
     return shutil.which("sshd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
 
 
-def install_command() -> list[str]:
-    """What installs the OpenSSH server here; empty where it is not known."""
+def missing_packages(engine: str) -> dict[str, str]:
+    """What of this machine's packages the demo lacks: what it is for -> name of the package."""
+    fedora = not shutil.which("apt-get")
+    out = {}
+    if sshd_binary() is None:
+        out["an SSH server"] = "openssh-server"
+    if engine == "vllm" and ctypes.util.find_library("numa") is None:
+        out["libnuma, to which vLLM for CPU is linked"] = "numactl-libs" if fedora else "libnuma1"
+    return out
+
+
+def install_command(packages: Sequence[str]) -> list[str]:
+    """What installs packages here; empty where it is not known."""
     if shutil.which("apt-get"):
-        return ["apt-get", "install", "-y", "-qq", "openssh-server"]
-    return ["dnf", "install", "-y", "openssh-server"] if shutil.which("dnf") else []
+        return ["apt-get", "install", "-y", "-qq", *packages]
+    return ["dnf", "install", "-y", *packages] if shutil.which("dnf") else []
 
 
-def ensure_sshd() -> bool:
-    """Have sshd: installed here if root may; True if it had to be. Raises UsageError with the command to run."""
-    if sshd_binary() is not None:
-        return False
-    command = install_command()
+def ensure_packages(engine: str) -> list[str]:
+    """Have what the demo needs of this machine: installed here if root may; the names of what had to be.
+
+    Raises UsageError with the command to run.
+    """
+    missing = missing_packages(engine)
+    if not missing:
+        return []
+    command = install_command(list(missing.values()))
+    what = " and ".join(missing)
     if os.geteuid() != 0 or not command:
-        what = "sudo " + " ".join(word for word in command if word != "-qq") if command else "install OpenSSH's server"
+        shown = "sudo " + " ".join(word for word in command if word != "-qq") if command else f"install {what}"
         raise UsageError(
-            "the demo needs an SSH server on this machine, and there is none", hint=f"run `{what}`, then the demo again"
+            f"the demo needs {what} on this machine, and that is not there", hint=f"run `{shown}`, then the demo again"
         )
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     # A fresh machine has no package lists yet.
@@ -71,9 +88,9 @@ def ensure_sshd() -> bool:
     for step in steps:
         done = subprocess.run(step, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, timeout=900)
         said = done.stderr or done.stdout
-    if sshd_binary() is None:
-        raise OpsError("openssh-server could not be installed", cause=said.strip()[-500:])
-    return True
+    if missing_packages(engine):
+        raise OpsError(f"{' and '.join(missing.values())} could not be installed", cause=said.strip()[-500:])
+    return list(missing.values())
 
 
 def lacking(folder: Path) -> list[str]:

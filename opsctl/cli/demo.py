@@ -53,8 +53,9 @@ def command(engine: str, keep: bool, directory: str | None) -> int:
         say("Reusing what an earlier demo installed." if (folder / "vllm").exists() else DOWNLOADS)
     else:
         say("The rehearsal engine starts like vLLM, without model and GPU: nothing is downloaded.")
-    if demo.ensure_sshd():
-        say("Installed openssh-server.")
+    installed = demo.ensure_packages(engine)
+    if installed:
+        say(f"Installed {' and '.join(installed)}.")
     node = demo.DemoNode(folder)
     node.start()
     show = Show(node, engine)

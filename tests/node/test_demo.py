@@ -61,10 +61,12 @@ def test_a_small_machine_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     said = demo.lacking(tmp_path / "new")
     assert len(said) >= 2 and "GB are free below" in said[0] and "GB of memory are free" in said[1]
     monkeypatch.setattr(demo, "sshd_binary", lambda: None)
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    with pytest.raises(UsageError) as caught:
-        demo.ensure_sshd()
-    assert caught.value.hint is not None and "openssh-server" in caught.value.hint
+    for engine, packages in (("vllm", "openssh-server libnuma1"), ("rehearsal", "openssh-server")):
+        with pytest.raises(UsageError) as caught:
+            demo.ensure_packages(engine)
+        assert caught.value.hint is not None and packages in caught.value.hint.replace("numactl-libs", "libnuma1")
 
 
 @pytest.mark.parametrize("name", ["demo.yml", "vllm.yml"])
