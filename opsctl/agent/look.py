@@ -45,7 +45,9 @@ def _servers(args: Json, state_dir: str) -> List[Json]:
     for name in names(state_dir):
         if args.get("server") in (None, name):
             server = Server(state_dir, name)
-            older = list(range(max(1, current(server.log) - OLDER), current(server.log)))
+            # A start that ended has its own cause: what an earlier one died of is no part of it.
+            first = 1 if server.alive else int(server.launch().get("log") or 1)
+            older = list(range(max(first, current(server.log) - OLDER), current(server.log)))
             paths = [part_path(server.log, part) for part in older] + [os.path.join(server.log, "current.log")]
             found = describe(server, ask=bool(args.get("ask", True)))
             out.append({**found, "logs": [path for path in paths if os.path.exists(path)]})
