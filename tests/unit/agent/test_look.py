@@ -17,7 +17,7 @@ from opsctl.agent import look
 )
 def test_an_earlier_start_is_no_part_of_one_that_failed(part: int, alive: bool, read: list[str], tmp_path: Path) -> None:
     """The older part of a log counts when it is of the same start, or when the server runs (it was started again)."""
-    from opsctl.agent.servers.tree import identity
+    from opsctl.agent.runs import identity
 
     folder = tmp_path / "servers/demo"
     (folder / "log").mkdir(parents=True)
