@@ -1,15 +1,16 @@
 """The story of EAGLE-3 on real vLLM 0.16.0 over SSH: what fails without the patches, and what they change.
 
-OPSCTL_TEST_VLLM_016 names an environment with vLLM 0.16.0 for CPU (as it was installed, triton beside it);
-OPSCTL_TEST_TINY_MODELS a folder with `dsv3`, a tiny DeepSeek-V3 with a tokenizer, and `eagle3-dsv3`, a draft for it.
-The environment is copied with hard links: nothing of it is changed.
+The environment and its tiny models are made once (`vllm_016`). The tests work on a copy with hard links, as an
+installer makes one from its cache: patching it must change nothing of the original, which is asserted at the end.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
+import shutil
 import subprocess
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +22,8 @@ from opsctl.patching.sets import dump_yaml, load_sets
 from tests.support.project import Project, Run, TestNode
 from tests.support.sshd import free_port, sshd_binary
 
-ENVIRONMENT = os.environ.get("OPSCTL_TEST_VLLM_016")
-MODELS = os.environ.get("OPSCTL_TEST_TINY_MODELS")
+from . import vllm_016
+
 CPU = Path(__file__).parents[1] / "matrix" / "cpu-spec-decode.yml"
 AUX = Path(__file__).parents[1] / "matrix" / "aux_states.py"
 DEADLINE = 1200.0
@@ -35,28 +36,23 @@ ASK = (
     "from vllm.model_executor.models.deepseek_v2 import DeepseekV2ForCausalLM as m; print('supports', s(m))"
 )
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.timeout(3600),
-    pytest.mark.skipif(
-        not (ENVIRONMENT and MODELS),
-        reason="set OPSCTL_TEST_VLLM_016 (an environment with vLLM 0.16.0) and OPSCTL_TEST_TINY_MODELS (tiny models)",
-    ),
-]
+WHY_NOT = vllm_016.why_not()
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(3600), pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "")]
 
 
 class Box:
     """A node with a copy of the environment, and the project that patches it."""
 
-    def __init__(self, directory: Path) -> None:
-        assert ENVIRONMENT and MODELS
+    def __init__(self, directory: Path, environment: Path, models: Path) -> None:
+        self.original, self.models = environment, models
+        self.before = self.sources()
         self.node = TestNode(directory / "node", "n1", env=ENV)
         self.project = Project(directory / "project")
         self.env = self.node.files / "vllm"
-        copied = subprocess.run(["cp", "-al", ENVIRONMENT, str(self.env)], capture_output=True)
+        copied = subprocess.run(["cp", "-al", str(environment), str(self.env)], capture_output=True)
         if copied.returncode:  # another file system
             subprocess.run(["rm", "-rf", str(self.env)], check=True)
-            subprocess.run(["cp", "-a", ENVIRONMENT, str(self.env)], check=True)
+            subprocess.run(["cp", "-a", str(environment), str(self.env)], check=True)
         # The copy's own command: the first line of an installed one names the environment that it was made in.
         script = self.env / "bin/vllm"
         lines = script.read_text().split("\n", 1)
@@ -71,6 +67,13 @@ class Box:
         whole.update(name="only-whitelist", patches=[one for one in whole["patches"] if one["name"] == "whitelist"])
         self.project.write("playbooks/patches/only-whitelist.yml", dump_yaml(whole))
 
+    def sources(self) -> str:
+        """A hash over every file of the original package, byte code too."""
+        found = hashlib.sha256()
+        for path in sorted(self.original.glob("lib/python3*/site-packages/vllm/**/*.py*")):
+            found.update(path.read_bytes())
+        return found.hexdigest()
+
     def patch(self, verb: str, *names: str) -> Run:
         chosen = [word for name in names for word in ("--set", name)]
         return self.project.opsctl("patch-vllm", verb, "--json", *chosen)
@@ -83,13 +86,12 @@ class Box:
 
     def deploy(self, *sets: str) -> Run:
         """The server, with these sets applied by the same play."""
-        assert MODELS
-        draft = {"method": "eagle3", "model": f"{MODELS}/eagle3-dsv3", "num_speculative_tokens": 2}
+        draft = {"method": "eagle3", "model": f"{self.models}/eagle3-dsv3", "num_speculative_tokens": 2}
         args = {
             "enforce_eager": True, "dtype": "float32", "max_model_len": 512, "max_num_seqs": 4,
             "max_num_batched_tokens": 512, "num_gpu_blocks_override": 64, "speculative_config": json.dumps(draft),
         }  # fmt: skip
-        server = {"name": "demo", "venv": str(self.env), "model": f"{MODELS}/dsv3", "port": self.port,
+        server = {"name": "demo", "venv": str(self.env), "model": f"{self.models}/dsv3", "port": self.port,
                   "args": args, "env": ENV}  # fmt: skip
         tasks: list[dict[str, Any]] = [{"name": "the server", "server": server}]
         if sets:
@@ -114,7 +116,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     """The node; nothing runs at the end."""
     if sshd_binary() is None:
         pytest.skip("sshd is not installed (Debian package openssh-server)")
-    made = Box(tmp_path_factory.mktemp("story"))
+    made = Box(tmp_path_factory.mktemp("story"), *vllm_016.made())
     made.node.server.start()
     try:
         yield made
@@ -123,25 +125,32 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
         left = made.node.processes()
         made.node.server.stop()
     assert not left
+    assert made.sources() == made.before, "the environment that shares files with the patched one has changed"
 
 
-def failure(run: Run) -> str:
-    """Why the server did not start."""
+def failure(box: Box, run: Run, finding: str, line: str) -> None:
+    """The server did not start: the task, and `opsctl diagnose` on the node, name the cause and its very line."""
     error = run.task("the server")["error"]
     assert "ended before it was ready" in error["what"], run.explain()
-    return json.dumps(error)
+    assert line in error["cause"] and error.get("finding", {}).get("id") == finding, json.dumps(error)
+    said = box.project.opsctl("diagnose", "--no-probes", "--json")
+    assert said.code == 1, said.explain()
+    verdict = said.events[0]["reports"][0]["findings"][0]
+    assert verdict["id"] == finding and line in verdict["evidence"][0]["text"], said.explain()
+    assert "opsctl patch-vllm apply --set kimi-k25-eagle3" in verdict["commands"]
 
 
 def test_the_story(box: Box) -> None:
     """Pristine it fails at the whitelist; with only that patched, at the missing interface; with the set it serves, and
     drafts are counted; reverted, it fails as at first. The interface is there exactly while the set is applied."""
+    begin = time.monotonic()
+    whitelist = ("eagle3-model-type-not-allowed", "Eagle3 is only supported for")
+    interface = ("eagle3-interface-unsupported", "Model does not support EAGLE3 interface")
     assert box.patch("apply", "cpu-spec-decode").ok().events[0]["hosts"][0]["changed"] is True
     assert "supports False" in box.python("-c", ASK)
-    first = failure(box.deploy())
-    assert "Eagle3 is only supported for" in first, first
+    failure(box, box.deploy(), *whitelist)
     box.patch("apply", "only-whitelist").ok()
-    second = failure(box.deploy())
-    assert "Model does not support EAGLE3 interface" in second, second
+    failure(box, box.deploy(), *interface)
     box.patch("revert", "only-whitelist").ok()
 
     run = box.deploy("kimi-k2-eagle3").ok()
@@ -159,14 +168,42 @@ def test_the_story(box: Box) -> None:
     said = box.patch("revert", "kimi-k2-eagle3").ok()
     assert said.events[0]["hosts"][0]["changed"] is True
     box.project.opsctl("server", "stop", "demo", "--yes").ok()
-    assert "Eagle3 is only supported for" in failure(box.deploy())
+    failure(box, box.deploy(), *whitelist)
+    print(f"seconds of the story: {time.monotonic() - begin:.0f}; {counted[0]}")
+
+
+def states(box: Box, model: str, draft: Path, **options: Any) -> dict[str, Any]:
+    """What `aux_states.py` finds out in the environment's interpreter on the node."""
+    script = box.node.files / "aux_states.py"
+    script.write_bytes(AUX.read_bytes())
+    said = box.python(str(script), str(box.models / model), str(draft), json.dumps(options))
+    found: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
+    assert found["compared"] > 0 and found["equal"] is found["nonzero"] is found["supports"] is True, found
+    return found
 
 
 def test_the_states_are_those_of_the_layers(box: Box) -> None:
-    """A forward of a tiny DeepSeek-V3 gives what forward hooks see before the same layers, equal to the bit."""
+    """A forward of a tiny DeepSeek-V3 gives what forward hooks see before the default layers, equal to the bit."""
     box.patch("apply", "cpu-spec-decode", "kimi-k2-eagle3").ok()
-    script = box.node.files / "aux_states.py"
-    script.write_bytes(AUX.read_bytes())
-    said = json.loads(box.python(str(script), f"{MODELS}/dsv3", f"{MODELS}/eagle3-dsv3").strip().splitlines()[-1])
-    assert said["equal"] is True and said["compared"] > 0 and len(said["layers"]) == 3
+    found = states(box, "dsv3", box.models / "eagle3-dsv3")
+    assert found["class"] == "DeepseekV3ForCausalLM"
+    assert found["layers"] == found["default"] == [2, found["count"] // 2, found["count"] - 3]
+    assert box.patch("revert").ok().events[0]["hosts"][0]["changed"] is True
+
+
+def test_kimi_passes_the_drafts_layers_on(box: Box, tmp_path: Path) -> None:
+    """Kimi-K2.5's wrapper, live: the layers that the draft's configuration names are collected by its language model,
+    and the draft is told which token stands for a picture."""
+    box.patch("apply", "cpu-spec-decode", "kimi-k25-eagle3").ok()
+    said = box.patch("verify", "kimi-k25-eagle3").ok()
+    assert "supports_eagle3(KimiK25ForConditionalGeneration) is True" in said.events[0]["sets"][0]["output"]
+    draft = tmp_path / "draft"
+    shutil.copytree(box.models / "eagle3-dsv3", draft)
+    config = json.loads((draft / "config.json").read_text())
+    (draft / "config.json").write_text(json.dumps({**config, "eagle_aux_hidden_state_layer_ids": [1, 3, 6]}))
+    none = {"image": 0, "video": 0, "vision_chunk": 0}
+    found = states(box, "k25", draft, load_format="dummy", trust_remote_code=True, limit_mm_per_prompt=none)
+    assert found["class"] == "KimiK25ForConditionalGeneration"
+    assert (found["layers"], found["default"]) == ([1, 3, 6], [2, 4, 5])
+    assert found["image_token"] == 500
     assert box.patch("revert").ok().events[0]["hosts"][0]["changed"] is True
