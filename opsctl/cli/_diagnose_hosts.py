@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConnectError, OpsError, worst_exit
-from . import _app
+from . import _project
 from ._options import Common
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def diagnose_hosts(
     from ..ui.json import dumps
     from ._nodes import Nodes, tell
 
-    inventory = _app.load_inventory(shared)
-    names = _app.some_hosts(inventory, (), shared.limit)
+    inventory = _project.load_inventory(shared)
+    names = _project.some_hosts(inventory, (), shared.limit)
     nodes = Nodes(inventory, shared)
     judge = HostJudge(folders)
     lock = threading.Lock()
@@ -114,8 +114,8 @@ def explain_hosts(
     from ..ui.text import Style, clean
     from ._nodes import Nodes, tell
 
-    inventory = _app.load_inventory(shared)
-    names = _app.some_hosts(inventory, (), shared.limit)
+    inventory = _project.load_inventory(shared)
+    names = _project.some_hosts(inventory, (), shared.limit)
     nodes = Nodes(inventory, shared)
     args = {"do": "explain", "message": message, "roots": list(roots), "package": package, "classes": list(classes)}
     codes: list[int] = []

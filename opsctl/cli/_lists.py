@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..model import Inventory, Play, Playbook, walk
 from ..plan import selected
+from ..ui.json import dumps
 from ..ui.text import clean
 from ..variables import Variables
-from . import _app
 
 if TYPE_CHECKING:
     from ..executor import DeployOptions
@@ -33,7 +33,7 @@ def show(
         for play, out in zip(playbook.plays, plays, strict=True):
             out["hosts"] = variables.hosts_of(play)
     if as_json:
-        _app.data({"playbook": playbook.path, "plays": plays})
+        sys.stdout.write(dumps({"playbook": playbook.path, "plays": plays}) + "\n")
         return
     sys.stdout.write("".join(line + "\n" for play in plays for line in _lines(play)))
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import OpsError, worst_exit
-from . import _app
+from . import _ask, _runs
 from ._options import Common
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Nodes:
 
         self.common = common
         # The variables of a run without plays: what the inventory and the command line say.
-        options = _app.deploy_options(common, _app.DeployFlags(), _app.passwords(common))
+        options = _runs.deploy_options(common, _runs.DeployFlags(), _ask.passwords(common))
         self.variables = Variables(Playbook("", ()), inventory, options)
         self._connector: Connector | None = None
         self._transports: dict[str, Transport] = {}
@@ -66,7 +66,7 @@ class Nodes:
 
             self._connector = Connector(
                 host_key=self.common.host_key,  # type: ignore[arg-type]  # click has checked the choice
-                ask_passphrase=_app.ask_passphrase,
+                ask_passphrase=_ask.ask_passphrase,
                 connect_timeout=self.common.connect_timeout,
             )
         return self._connector

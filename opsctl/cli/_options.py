@@ -55,7 +55,7 @@ class Common:
 def complete_hosts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Hosts and groups of the inventory that the command line so far names."""
     try:
-        from ._app import load_inventory
+        from ._project import load_inventory
 
         given = ctx.params.get("inventory") or ()
         found = load_inventory(Common(inventory=tuple(given)))

@@ -78,14 +78,14 @@ def each(
     """
     from ..patching.contents import Contents
     from ..patching.site import Site, local_site
-    from . import _app
+    from . import _project
     from ._nodes import Nodes
 
     target.check()
     if target.here:
         return [(None, _waiting(shared, "this tree", exclusive, lambda: work(local_site(target.root, target.env))))]
-    inventory = _app.load_inventory(shared)
-    names = _app.some_hosts(inventory, (), shared.limit)
+    inventory = _project.load_inventory(shared)
+    names = _project.some_hosts(inventory, (), shared.limit)
     nodes = Nodes(inventory, shared)
     contents = Contents()
     out: list[tuple[str | None, T | OpsError]] = []

@@ -26,7 +26,7 @@ def complete_playbooks(ctx: click.Context, param: click.Parameter, incomplete: s
     """The playbooks of the project, else files."""
     from click.shell_completion import CompletionItem
 
-    from ._app import playbooks
+    from ._project import playbooks
 
     found = [CompletionItem(name) for name in playbooks() if name.startswith(incomplete)]
     return found or [CompletionItem(incomplete, type="file")]
@@ -99,18 +99,18 @@ def go_on(
     skip: tuple[str, ...],
 ) -> int:
     """`deploy --resume`: what is finished is not touched again, what goes on is watched again."""
-    from . import _app
+    from . import _ask, _project, _runs
 
-    flags = _app.DeployFlags(lock_wait=lock_wait, rerun=rerun, skip=skip)
-    record, shared, flags = _app.resume(resume, shared, flags)
+    flags = _runs.DeployFlags(lock_wait=lock_wait, rerun=rerun, skip=skip)
+    record, shared, flags = _runs.resume(resume, shared, flags)
     path = record.info.playbook
     if playbook is not None and os.path.realpath(playbook) != os.path.realpath(path):
         raise UsageError(f"run `{record.info.run}` is of `{path}`, not of `{playbook}`")
-    _app.must_exist(path)
-    given = _app.passwords(shared)
-    inventory = _app.load_inventory(shared, os.path.dirname(path))
-    loaded = _app.load_playbook(path, shared, inventory)
-    return _app.deploy(loaded, inventory, _app.deploy_options(shared, flags, given), shared, resumed=record)
+    _project.must_exist(path)
+    given = _ask.passwords(shared)
+    inventory = _project.load_inventory(shared, os.path.dirname(path))
+    loaded = _project.load_playbook(path, shared, inventory)
+    return _runs.deploy(loaded, inventory, _runs.deploy_options(shared, flags, given), shared, resumed=record)
 
 
 def run(
@@ -130,29 +130,29 @@ def run(
     list_tags: bool = False,
 ) -> int:
     """What `deploy` and `plan` do."""
-    from . import _app
+    from . import _ask, _project, _runs
 
-    _app.must_exist(path)
+    _project.must_exist(path)
     folder = os.path.dirname(path)
-    flags = _app.DeployFlags(check, diff, tags, skip_tags, start_at, lock_wait, rehearse=rehearse)
+    flags = _runs.DeployFlags(check, diff, tags, skip_tags, start_at, lock_wait, rehearse=rehearse)
     if list_hosts or list_tasks or list_tags:
         from ._lists import show
 
-        inventory = _app.load_inventory(shared, folder)
-        playbook = _app.load_playbook(path, shared, inventory)
-        options = _app.deploy_options(shared, flags, _app.Passwords())
+        inventory = _project.load_inventory(shared, folder)
+        playbook = _project.load_playbook(path, shared, inventory)
+        options = _runs.deploy_options(shared, flags, _ask.Passwords())
         show(playbook, inventory, options, as_json=shared.json, hosts=list_hosts, tasks=list_tasks, tags=list_tags)
         return 0
     if confirm and shared.json and not check:
         raise UsageError("`--confirm` asks a person, `--json` is for programs", hint="run `--check --json` first")
-    given = _app.passwords(shared)
-    inventory = _app.load_inventory(shared, folder)
-    early = _app.connect_early(path, inventory, shared, given)
+    given = _ask.passwords(shared)
+    inventory = _project.load_inventory(shared, folder)
+    early = _runs.connect_early(path, inventory, shared, given)
     try:
-        playbook = _app.load_playbook(path, shared, inventory, early)
-        options = _app.deploy_options(shared, flags, given)
+        playbook = _project.load_playbook(path, shared, inventory, early.document)
+        options = _runs.deploy_options(shared, flags, given)
         if check or not confirm:
-            return _app.deploy(playbook, inventory, options, shared, early.sessions)
+            return _runs.deploy(playbook, inventory, options, shared, early.sessions)
         return _confirmed(playbook, inventory, options, shared, early.sessions)
     finally:
         early.sessions.close()
@@ -164,10 +164,10 @@ def _confirmed(
     """Plan, ask, do."""
     from dataclasses import replace
 
-    from . import _app
+    from . import _ask, _runs
 
-    code = _app.deploy(playbook, inventory, replace(options, check=True), shared, sessions)
+    code = _runs.deploy(playbook, inventory, replace(options, check=True), shared, sessions)
     if code != CHANGES:
         return code
-    _app.confirm("Make these changes?", yes=False)
-    return _app.deploy(playbook, inventory, options, shared)
+    _ask.confirm("Make these changes?", yes=False, otherwise="deploy without `--confirm` to make them")
+    return _runs.deploy(playbook, inventory, options, shared)

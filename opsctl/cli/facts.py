@@ -18,11 +18,11 @@ from ._options import Common, common, complete_hosts
 @common()
 def command(shared: Common, hosts: tuple[str, ...], wanted: str | None) -> int:
     """Gather the facts of hosts (default: all), as playbooks see them."""
-    from . import _app
+    from . import _project
     from ._nodes import Nodes, tell
 
-    inventory = _app.load_inventory(shared)
-    names = _app.some_hosts(inventory, hosts, shared.limit)
+    inventory = _project.load_inventory(shared)
+    names = _project.some_hosts(inventory, hosts, shared.limit)
     nodes = Nodes(inventory, shared)
 
     def gather(name: str) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def clean(keep: int, yes: bool) -> int:
     """Remove the journals of all but the newest runs. A removed run cannot be shown or resumed."""
     from .. import journal
     from ..ui.text import plural
-    from ._app import confirm
+    from ._ask import confirm
 
     old = len(journal.names()) - keep
     if old <= 0:

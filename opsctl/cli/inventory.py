@@ -23,18 +23,20 @@ if TYPE_CHECKING:
 @common(connect=False)
 def command(shared: Common, pattern: str | None, explain: str | None, graph: bool) -> int:
     """Show the hosts of the inventory, or the variables of HOST (a host, group or pattern)."""
-    from . import _app
+    from . import _project
 
-    inventory = _app.load_inventory(shared)
+    inventory = _project.load_inventory(shared)
     if explain is not None:
         if pattern is None:
             raise UsageError("`--explain` needs a host", hint=f"opsctl inventory HOST --explain {explain}")
-        names = _app.some_hosts(inventory, [pattern], shared.limit)
+        names = _project.some_hosts(inventory, [pattern], shared.limit)
         _explain(inventory, names, explain, shared)
         return 0
-    names = _app.some_hosts(inventory, [pattern] if pattern else [], shared.limit)
+    names = _project.some_hosts(inventory, [pattern] if pattern else [], shared.limit)
     if shared.json:
-        _app.data(_document(inventory, names))
+        from ..ui.json import dumps
+
+        sys.stdout.write(dumps(_document(inventory, names)) + "\n")
     elif graph:
         sys.stdout.write("\n".join(_tree(inventory, set(names))) + "\n")
     elif pattern is None:
@@ -52,12 +54,12 @@ def _explain(inventory: Inventory, names: list[str], variable: str, shared: Comm
     """Where each host has ``variable`` from: the winner first, then what it wins over."""
     from ..ui.json import dumps
     from ..ui.text import clean
-    from . import _app
+    from . import _project
 
     for name in names:
         places = [
             {"layer": layer, "value": _shown(variable, value), "at": at}
-            for layer, value, at in _app.explain(inventory, name, variable, shared)
+            for layer, value, at in _project.explain(inventory, name, variable, shared)
         ]
         if shared.json:
             sys.stdout.write(dumps({"host": name, "variable": variable, "places": places}) + "\n")

@@ -23,9 +23,9 @@ def command(shared: Common, paths: tuple[str, ...]) -> int:
     from ..ui.errors import render_error
     from ..ui.json import dumps
     from ..ui.text import plural
-    from . import _app
+    from . import _project
 
-    playbooks, problems = _app.lint(paths, shared)
+    playbooks, problems = _project.lint(paths, shared)
     errors = [problem for problem in problems if problem.severity == "error"]
     for problem in problems:
         if shared.json:

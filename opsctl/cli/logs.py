@@ -41,12 +41,12 @@ def command(shared: Common, name: str, follow: bool, lines: int | None, since: f
 
     Lines go to stdout, with the host before them when there are several; notes go to stderr.
     """
-    from . import _app
+    from . import _project
     from ._nodes import Nodes
     from .server import find
 
-    inventory = _app.load_inventory(shared)
-    hosts = _app.some_hosts(inventory, (), shared.limit)
+    inventory = _project.load_inventory(shared)
+    hosts = _project.some_hosts(inventory, (), shared.limit)
     nodes = Nodes(inventory, shared)
     found = list(find(nodes, hosts, name))
     if lines is None and since is None and follow:

@@ -69,13 +69,13 @@ def _ask_nodes(
 ) -> int:
     """One call on every host; ``question`` is asked before."""
     from ..ui.text import clean, plural
-    from . import _app
+    from . import _ask, _project
     from ._nodes import Nodes, tell
 
-    inventory = _app.load_inventory(shared)
-    names = _app.some_hosts(inventory, hosts, shared.limit)
+    inventory = _project.load_inventory(shared)
+    names = _project.some_hosts(inventory, hosts, shared.limit)
     if question is not None:
-        _app.confirm(question.format(hosts=plural(len(names), "host")), yes=False)
+        _ask.confirm(question.format(hosts=plural(len(names), "host")), yes=False)
     nodes = Nodes(inventory, shared)
 
     def work(name: str) -> dict[str, Any]:

@@ -24,11 +24,11 @@ def command(shared: Common, hosts: tuple[str, ...]) -> int:
 
     With -v also the effective ssh settings, what sudo says, and the ssh command that does the same.
     """
-    from . import _app
+    from . import _project
     from ._nodes import Nodes, tell
 
-    inventory = _app.load_inventory(shared)
-    names = _app.some_hosts(inventory, hosts, shared.limit)
+    inventory = _project.load_inventory(shared)
+    names = _project.some_hosts(inventory, hosts, shared.limit)
     nodes = Nodes(inventory, shared)
     width = max(map(len, names))
 

@@ -33,11 +33,11 @@ def command(shared: Common, host: str, words: tuple[str, ...], with_stdin: bool)
     One word is a line for the remote shell (`opsctl run gpu-01 -- 'dmesg | tail'`); several are a program
     and its arguments, which arrive as they are. 255 is opsctl's own failure, as with ssh.
     """
-    from . import _app
+    from . import _project
     from ._nodes import Nodes
 
-    inventory = _app.load_inventory(shared)
-    names = _app.some_hosts(inventory, [host], shared.limit)
+    inventory = _project.load_inventory(shared)
+    names = _project.some_hosts(inventory, [host], shared.limit)
     if len(names) > 1:
         raise UsageError(
             f"`{host}` is {len(names)} hosts, and `run` speaks to one",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 
@@ -12,7 +14,8 @@ def command(what: str) -> int:
 
     Editors with the YAML language server complete and check playbooks with it.
     """
-    from . import _app
+    from ..ui.json import dumps
+    from . import _project
 
-    _app.data(_app.schema(what))
+    sys.stdout.write(dumps(_project.schema(what), indent=2) + "\n")
     return 0

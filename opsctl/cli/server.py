@@ -107,11 +107,11 @@ def find(nodes: Nodes, hosts: list[str], name: str) -> dict[str, dict[str, Any]]
 
 def _show(shared: Common, name: str | None, *, details: bool) -> int:
     from ..ui.table import table
-    from . import _app
+    from . import _project
     from ._nodes import Nodes, tell
 
-    inventory = _app.load_inventory(shared)
-    hosts = _app.some_hosts(inventory, (), shared.limit)
+    inventory = _project.load_inventory(shared)
+    hosts = _project.some_hosts(inventory, (), shared.limit)
     nodes = Nodes(inventory, shared)
     rows: list[tuple[str, dict[str, Any]]] = []
 
@@ -192,14 +192,14 @@ def _details(host: str, server: Mapping[str, Any]) -> list[str]:
 
 def _act(shared: Common, name: str, do: str, question: str, *, yes: bool, timeout: float, **args: Any) -> int:
     from ..ui.text import clean
-    from . import _app
+    from . import _ask, _project
     from ._nodes import Nodes, tell
 
-    inventory = _app.load_inventory(shared)
+    inventory = _project.load_inventory(shared)
     nodes = Nodes(inventory, shared)
-    found = find(nodes, _app.some_hosts(inventory, (), shared.limit), name)
+    found = find(nodes, _project.some_hosts(inventory, (), shared.limit), name)
     hosts = list(found)
-    _app.confirm(question.format(name=name, hosts=", ".join(hosts)), yes=yes)
+    _ask.confirm(question.format(name=name, hosts=", ".join(hosts)), yes=yes)
     by = f"{_user()}@{socket.gethostname()}"
 
     def progress(host: str) -> Any:

@@ -299,7 +299,9 @@ def test_confirm_needs_a_person(project: Path, execute: Any, capsys: pytest.Capt
 
     seen = execute(play)
     assert main(["deploy", "site.yml", "--confirm"]) == 2
-    assert "Make these changes? Nobody can be asked here" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "Make these changes? Nobody can be asked here" in said
+    assert "deploy without `--confirm`" in said and "--yes" not in said, "deploy has no such option"
     assert main(["deploy", "site.yml", "--confirm", "--json"]) == 2
     assert len(seen) == 1
 
@@ -349,7 +351,8 @@ def test_lists(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["deploy", "site.yml", "--list-tasks", "-t", "b"]) == 0
     assert capsys.readouterr().out == "play 1\n  task  one   site.yml:3   tags: a, b\n"
     assert main(["deploy", "site.yml", "--list-tasks", "--json"]) == 0
-    (play,) = json.loads(capsys.readouterr().out)["plays"]
+    (line,) = capsys.readouterr().out.splitlines()
+    (play,) = json.loads(line)["plays"]
     assert [task["kind"] for task in play["tasks"]] == ["command", "debug"]
     assert journal.runs() == []
 
@@ -363,7 +366,11 @@ def test_a_missing_playbook_names_those_that_are_there(project: Path, capsys: py
 def test_passwords_need_a_terminal(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """-k and -K without a terminal say what else there is."""
     assert main(["deploy", "site.yml", "-k"]) == 2
-    assert "a terminal is needed to ask for the SSH password" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "a terminal is needed to ask for the SSH password" in said and "log in by key" in said
+    assert main(["deploy", "site.yml", "-K"]) == 2
+    said = capsys.readouterr().err
+    assert "a terminal is needed to ask for the sudo password" in said and "--become-password-file FILE" in said
 
 
 def test_a_password_file_that_cannot_be_read(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,7 +88,8 @@ def test_inventory(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inventory", "--graph"]) == 0
     assert capsys.readouterr().out == "@all\n  @gpu\n    localhost\n"
     assert main(["inventory", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    (line,) = capsys.readouterr().out.splitlines()
+    document = json.loads(line)
     assert document["hosts"]["localhost"]["vars"]["greeting"] == "Hello from opsctl"
     assert document["groups"]["gpu"]["hosts"] == ["localhost"]
     assert main(["inventory", "localhost"]) == 0
