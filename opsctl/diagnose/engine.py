@@ -1,6 +1,6 @@
 """Find the places in a block of bytes where any of many fixed texts occurs.
 
-Three engines, fastest first, chosen by what is installed (`pip install opsctl[fast]`); they find the same lines.
+Three engines, chosen by what is installed (`pip install opsctl[fast]`); they find the same lines.
 Measured on a 1 GB log: docs/diagnose.md, "Speed". `Scanner.find` reports texts marked as frequent at most once a block,
 because a healthy server prints them on every line.
 """
@@ -82,7 +82,19 @@ class _Re2:
         return _overlapping(self._pattern, self._index, text)
 
 
+#: What differs between two lines of one kind: numbers and identifiers in hexadecimal.
+_VARYING = b"0123456789abcdef"
+#: Shapes of lines that are remembered, in bytes.
+_REMEMBERED = 16 << 20
+
+
 class _Pure:
+    """`re` alone is slow on many texts, but a log repeats the shapes of its lines, and a shape is judged once.
+
+    The shape of a line is the line without digits and the letters a to f. A line can only contain a text if its shape
+    contains the text's shape, so that a shape without any clears all its lines.
+    """
+
     name = "python"
 
     def __init__(self, texts: Sequence[bytes], frequent: frozenset[int]) -> None:
@@ -90,13 +102,46 @@ class _Pure:
         rare = [text for n, text in enumerate(texts) if n not in frequent]
         self._index = {text: n for n, text in enumerate(texts)}
         self._pattern = re.compile(_tree(rare))
+        inside = {_shape(text) for text in rare if text[:1] != b"\n"}
+        begins = {_shape(text[1:]) for text in rare if text[:1] == b"\n"}
+        self._shapes = re.compile(b"|".join([_tree(sorted(inside)), *(b"^" + re.escape(text) for text in begins)]))
+        self._clear: set[bytes] = set()
+        self._doubtful: set[bytes] = set()
+        self._size = 0
 
     def find(self, block: bytes) -> list[tuple[int, int]]:
-        out = [(m.end() - 1, self._index[m.group()]) for m in self._pattern.finditer(block)]
-        return sorted(out + self._common.find(block))
+        shapes = _shape(block).split(b"\n")
+        self._learn(shapes)
+        if self._doubtful.isdisjoint(shapes):
+            return sorted(self._common.find(block))
+        out = self._common.find(block)
+        start = 0
+        for shape, line in zip(shapes, block.split(b"\n"), strict=True):
+            if shape in self._doubtful:
+                # a text may begin with the end of the line before
+                out += [(start + m.end() - 2, self._index[m.group()]) for m in self._pattern.finditer(b"\n" + line)]
+            start += len(line) + 1
+        return sorted(out)
+
+    def _learn(self, found: list[bytes]) -> None:
+        shapes = set(found)
+        shapes -= self._clear
+        shapes -= self._doubtful
+        self._size += sum(map(len, shapes))
+        if self._size > _REMEMBERED:
+            self._clear.clear()
+            self._doubtful.clear()
+            self._size = 0
+            shapes = set(found)
+        for shape in shapes:
+            (self._doubtful if self._shapes.search(shape) else self._clear).add(shape)
 
     def every(self, text: bytes) -> list[int]:
         return _overlapping(self._pattern, self._index, text)
+
+
+def _shape(text: bytes) -> bytes:
+    return text.translate(None, _VARYING)
 
 
 def _tree(texts: Sequence[bytes]) -> bytes:
