@@ -14,10 +14,11 @@ import os
 import select
 import socket
 import struct
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
 #: Seconds for the holder's answer.
 ANSWER = 3.0
@@ -64,6 +65,22 @@ class NodeLock:
                 self.sock = socket.socket(fileno=handle)
             return None
         return {"run": "unknown"}
+
+    def acquire(
+        self, wait: float, sleep: Callable[[float], None], told: Callable[[Dict[str, Any]], None]
+    ) -> Optional[Dict[str, Any]]:
+        """As `take`, trying for ``wait`` seconds; ``told`` hears at first and then every 30 s what is waited for."""
+        begun = time.monotonic()
+        tell = 0.0
+        while True:
+            holder = self.take()
+            waited = time.monotonic() - begun
+            if holder is None or waited >= wait:
+                return holder
+            if waited >= tell:
+                tell = waited + 30.0
+                told({"what": "the lock of this node", "holder": holder, "seconds": round(waited, 1)})
+            sleep(0.5)
 
     def again(self) -> None:
         """While shared: take it for good once the other agent has gone."""

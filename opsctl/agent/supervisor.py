@@ -7,20 +7,22 @@ that comes back continues at any number.
 
 from __future__ import annotations
 
-import collections
 import os
 import select
 import socket
 import threading
 import time
 
-from . import boot, bundle, scope, wire
+from . import bundle, scope, wire
+from .client import Client
+from .content import Content
 from .debts import Debts
+from .errand import Errand, WorkerDied
+from .eventlog import EventLog
 from .kinds import Fail
 from .lock import NodeLock
 from .outcome import failure
 from .runs import Home, call_process, identity
-from .temporary import sync_directory
 from .workers import WorkerHandle, Workers
 
 TYPE_CHECKING = False
@@ -31,22 +33,10 @@ if TYPE_CHECKING:
 LINGER = 600.0
 #: Seconds that the lock is kept between two plays of a run.
 HANDOVER = 60.0
-#: Content up to this size (bytes) is sent before its task needs it, all of it together up to `AHEAD_ALL`.
-AHEAD = 16 * 1024 * 1024
-AHEAD_ALL = 64 * 1024 * 1024
-#: Seconds for which events may wait for others to travel together: each frame that goes alone costs both ends more than
-#: most tasks do.
-TOGETHER = 0.02
-#: Bytes of live output that may wait for a slow reader; more is dropped, outcomes never.
-OUTPUT_LIMIT = 256 * 1024
 
 
 class Stopped(Exception):
     """The segment was told to stop."""
-
-
-class WorkerDied(Exception):
-    """The process that ran a task is gone, or was told to end by somebody else: what it did nobody knows."""
 
 
 def supervise(segment: Dict[str, Any], home: Home, state_dir: str, root: str, sock: socket.socket) -> None:
@@ -78,27 +68,16 @@ class Supervisor:
         self.home = home
         self.state_dir = state_dir
         self.workers = workers
-        self._lock = threading.Condition()
+        #: Guards everything that the runner's thread and the main loop share.
+        self.guard = threading.Condition()
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
-        self._events = os.open(home.events_path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        self._offsets = [0]  # where event n (from 1) starts, and the end
-        self._memory: Optional[bytearray] = None  # events behind the file's end, once the disk is full
-        self._in_file = 0
-        self._named = False  # whether the file's name is on the disk, too
-        self._client: Optional[socket.socket] = None
-        self._reader = wire.Reader()
-        self._sent = 0  # bytes of the event file that the client has
-        self._greeted = False  # whether it has said where it goes on
-        self._due: Optional[float] = None  # when the events that it has not got are sent
-        self._out = bytearray()  # other frames for it
-        self._leaving = bytearray()  # those of them that are on their way: nothing may come in between
+        self._events = EventLog(home, state_dir)
+        self._client = Client(self._events, self.guard)
+        self.content = Content(self)
         self._asks: Dict[int, Dict[str, Any]] = {}
         self._answers: Dict[int, Dict[str, Any]] = {}
-        self._blobs: Dict[str, Dict[str, Any]] = {}
-        # Content that no task has asked for yet.
-        self._later = collections.deque((segment.get("blobs") or {}).items())
         self._jinja_missing = False
         self._active: Optional[WorkerHandle] = None
         self._finished = False
@@ -114,7 +93,7 @@ class Supervisor:
         """Start the runner, serve clients until the segment is over and acknowledged, and clean up."""
         listener = self.home.listen()
         self.home.write_meta({**self.home.meta(), "process": identity(os.getpid())})
-        self._connect(sock, greeted=True)
+        self._client.connect(sock, greeted=True)
         self._prepare()
         threading.Thread(target=self._run, daemon=True).start()
         over_at = 0.0
@@ -123,7 +102,7 @@ class Supervisor:
             if self._finished and not over_at:
                 over_at = now
                 self.workers.part()
-            if over_at and self.lock is not None and not (self.segment.get("more") and self._client is not None):
+            if over_at and self.lock is not None and not (self.segment.get("more") and self._client.sock is not None):
                 # Nothing more is done here: whoever reads the rest later does not need the node for itself.
                 self.lock.release()
             if self._died or self._acked or (over_at and now - over_at > LINGER):
@@ -138,7 +117,7 @@ class Supervisor:
 
     @property
     def _acked(self) -> bool:
-        return self._finished and self._ack >= len(self._offsets) - 1
+        return self._finished and self._ack >= self._events.count
 
     def _hand_over(self) -> None:
         """Between two plays the run keeps the node: the next play's agent takes the lock over."""
@@ -152,11 +131,11 @@ class Supervisor:
             and not self._parted
         ):
             readable = select.select(
-                [sock for sock in (self.lock.sock, self._client) if sock is not None], [], [], 1.0
+                [sock for sock in (self.lock.sock, self._client.sock) if sock is not None], [], [], 1.0
             )[0]
             if self.lock.sock in readable:
                 self.lock.serve()
-            if self._client in readable:
+            if self._client.sock in readable:
                 self._read()
 
     def _prepare(self) -> None:
@@ -166,51 +145,22 @@ class Supervisor:
         if digest and not bundle.have(self.state_dir, digest):
             need["jinja"] = digest
             self._jinja_missing = True
-        need["blobs"] = self._ahead()
+        need["blobs"] = self.content.ahead()
         if need["blobs"] or "jinja" in need:
-            self._say(need)
-
-    def _ahead(self) -> List[str]:
-        """The content that comes next, in the order of its tasks, as much as may wait here; to be asked for."""
-        out: List[str] = []
-        if self.segment.get("check"):
-            return out
-        with self._lock:
-            waiting = sum(blob.get("size", 0) for blob in self._blobs.values() if "to" not in blob)
-            if waiting > AHEAD_ALL // 2:
-                return out
-            while self._later and waiting < AHEAD_ALL:
-                sha, blob = self._later.popleft()
-                missing = any(not _same_size(dest, blob["size"]) for dest in blob.get("dests", []))
-                if missing and blob["size"] <= AHEAD and sha not in self._blobs:
-                    waiting += blob["size"]
-                    out.append(sha)
-                    self._blobs[sha] = {"size": blob["size"]}
-        return out
-
-    def _connect(self, sock: socket.socket, greeted: bool = False) -> None:
-        """Serve this client from now on; unless it is ``greeted``, after its `attach` has said where it goes on.
-
-        Events that came twice could be taken for those of the next play.
-        """
-        if self._client is not None:
-            self._client.close()
-        sock.setblocking(False)
-        self._client, self._reader, self._out, self._sent = sock, wire.Reader(), bytearray(), 0
-        self._greeted = greeted
-        self._leaving.clear()
+            self.say(need)
 
     def _step(self, listener: socket.socket) -> None:
+        client = self._client
         reads: List[Any] = [self._wake_r, listener]
         if self.lock is not None and self.lock.sock is not None:
             reads.append(self.lock.sock)
         writes: List[Any] = []
         wait = 0.5 if self.lock is not None and self.lock.shared else 5.0
-        if self._client is not None:
-            reads.append(self._client)
-            due = self._events_due() if self._greeted else wait
-            if self._greeted and (self._out or self._leaving or due <= 0):
-                writes.append(self._client)
+        if client.sock is not None:
+            reads.append(client.sock)
+            due = client.wait(at_once=self._finished)
+            if due is None:
+                writes.append(client.sock)
             else:
                 wait = min(wait, due)
         readable, writable, _ = select.select(reads, writes, [], wait)
@@ -221,48 +171,23 @@ class Supervisor:
             except BlockingIOError:
                 pass
         if listener in readable:
-            self._connect(listener.accept()[0])
+            client.connect(listener.accept()[0])
             return
-        if self._client is not None and self._client in readable:
+        if client.sock is not None and client.sock in readable:
             self._read()
-        if self._client is not None and self._client in writable:
+        if client.sock is not None and client.sock in writable:
             try:
-                self._write()
+                client.write()
             except BlockingIOError:
                 pass
             except OSError:
                 # Its last words may be the acknowledgement of everything: they are read before it is let go.
                 self._read()
-                self._drop()
-
-    def _events_due(self) -> float:
-        """Seconds until events have to be sent, if there are any: from the first one on they may become more."""
-        # In this order: an event that comes now either is seen below, or wakes this thread (see `emit`).
-        due, self._due = self._due, None
-        if self._sent >= self._offsets[-1]:
-            return float("inf")
-        now = time.monotonic()
-        self._due = now + TOGETHER if due is None else due
-        return 0.0 if self._finished else self._due - now
+                client.drop()
 
     def _read(self) -> None:
-        try:
-            while self._client is not None:
-                data = self._client.recv(1 << 18)
-                if not data:
-                    self._drop()
-                    return
-                for header, payload in self._reader.feed(data):
-                    self._take(header, payload)
-        except BlockingIOError:
-            pass
-        except (OSError, wire.ProtocolError):
-            self._drop()
-
-    def _drop(self) -> None:
-        if self._client is not None:
-            self._client.close()
-        self._client = None
+        for header, payload in self._client.read():
+            self._take(header, payload)
 
     def _mind_lock(self, readable: List[Any]) -> None:
         if self.lock is None:
@@ -273,56 +198,21 @@ class Supervisor:
             if self.lock.asked_to_stop is not None and self.cancelled is None:
                 self.cancel("stopped by %s" % self.lock.asked_to_stop)
 
-    def _write(self) -> None:
-        assert self._client is not None
-        # Events first: an ask or a need is about the state after them.
-        if self._sent < self._offsets[-1] and not self._leaving:
-            self._sent += self._client.send(self._piece(self._sent))
-            return
-        if not self._leaving:
-            with self._lock:
-                self._leaving, self._out = self._out, bytearray()
-        del self._leaving[: self._client.send(self._leaving[: 1 << 18])]
-
-    def _piece(self, at: int) -> bytes:
-        """Event bytes from position ``at`` on: from the file, or from memory where the disk was full."""
-        if at < self._in_file or self._memory is None:
-            return os.pread(self._events, min(1 << 18, self._offsets[-1] - at), at)
-        return bytes(self._memory[at - self._in_file : at - self._in_file + (1 << 18)])
-
     def _take(self, header: Dict[str, Any], payload: bytes) -> None:
         kind = header.get("t")
         if kind == "attach":
-            self._greeted = True
-            since = max(1, int(header.get("from", 1)))
-            self._sent = self._offsets[min(since, len(self._offsets)) - 1]
-            with self._lock:
-                if self._tainted:
-                    # A controller that is new has read none of the events that told it; this goes before all others.
-                    self._leaving += wire.pack({"t": "taint", "values": self._tainted})
-                for ask in self._asks.values():
-                    self._out += wire.pack(ask)
-                missing = [sha for sha, blob in self._blobs.items() if "path" not in blob and "error" not in blob]
-                if missing or self._jinja_missing:
-                    need: Dict[str, Any] = {
-                        "t": "need",
-                        "blobs": missing,
-                        "offsets": {s: self._blobs[s].get("got", 0) for s in missing},
-                    }
-                    if self._jinja_missing:
-                        need["jinja"] = self.segment.get("jinja")
-                    self._out += wire.pack(need)
+            self._attach(int(header.get("from", 1)))
         elif kind == "answer":
-            with self._lock:
+            with self.guard:
                 if self._asks.pop(header["ask"], None) is not None:
                     self._answers[header["ask"]] = header
-                self._lock.notify_all()
+                self.guard.notify_all()
         elif kind == "blob":
-            self._receive(header, payload)
+            self.content.receive(header, payload)
         elif kind == "jinja":
-            with self._lock:
+            with self.guard:
                 self._jinja_missing = False
-                self._lock.notify_all()
+                self.guard.notify_all()
         elif kind == "ack":
             # Everything was read and is safe with the controller: nothing of it stays here (contracts 6).
             # It may come before the runner's thread has said that it is over.
@@ -332,65 +222,28 @@ class Supervisor:
         elif kind == "bye":
             self._parted = True
 
+    def _attach(self, since: int) -> None:
+        with self.guard:
+            # A controller that is new has read none of the events that told it; this goes before all others.
+            told = wire.pack({"t": "taint", "values": self._tainted}) if self._tainted else b""
+            self._client.greet(since, told)
+            for ask in self._asks.values():
+                self._client.put(ask)
+            missing = self.content.missing()
+            if missing or self._jinja_missing:
+                need: Dict[str, Any] = {"t": "need", "blobs": list(missing), "offsets": missing}
+                if self._jinja_missing:
+                    need["jinja"] = self.segment.get("jinja")
+                self._client.put(need)
+
     def cancel(self, why: str) -> None:
         """Stop the segment: the task that runs, with all its processes, and everything after it."""
-        with self._lock:
+        with self.guard:
             self.cancelled = self.cancelled or why
             self.workers.cancelled = True
             if self._active is not None:
                 self.workers.cancel(self._active)
-            self._lock.notify_all()
-
-    def _receive(self, header: Dict[str, Any], payload: bytes) -> None:
-        with self._lock:
-            blob = self._blobs.get(header["sha"])
-            if blob is None:
-                return  # it is not wanted any more
-            waiting = blob.get("to")
-            if header.get("error"):
-                blob["error"] = header["error"]
-            elif waiting is None and "path" not in blob:
-                self._store(blob, header, payload)
-            self._lock.notify_all()
-        if waiting is not None:
-            # Outside of the lock: a slow disk holds up this stream, and nothing else.
-            self._pass_on(blob, waiting, header, payload)
-
-    def _store(self, blob: Dict[str, Any], header: Dict[str, Any], payload: bytes) -> None:
-        """A piece of content that comes ahead of its task."""
-        path = os.path.join(self.home.path, "blobs", header["sha"])
-        try:
-            boot.private_dir(os.path.dirname(path))
-            with open(path, "ab" if header["off"] else "wb") as f:
-                f.truncate(header["off"])
-                f.write(payload)
-            blob["got"] = header["off"] + len(payload)
-            if blob["got"] >= header["size"]:
-                blob["path"] = path
-        except OSError:
-            # No room here: its task will take it straight from the stream, to where it belongs.
-            self._blobs.pop(header["sha"], None)
-            self._later.clear()
-            try:
-                os.unlink(path)
-            except OSError:
-                pass
-
-    def _pass_on(self, blob: Dict[str, Any], handle: WorkerHandle, header: Dict[str, Any], payload: bytes) -> None:
-        """A piece of content for the worker that waits for it; one that came twice is left out."""
-        if not header.get("error") and header["off"] != blob["got"]:
-            return
-        frame = {"m": "chunk", "sha": header["sha"], "size": header.get("size"), "error": header.get("error")}
-        if not header.get("error"):
-            frame["off"] = header["off"]
-        try:
-            handle.link.send(frame, payload)
-        except OSError as exc:
-            blob["error"] = "the task's process is gone: %s" % exc
-        blob["got"] += len(payload)
-        if header.get("error") or blob["got"] >= header["size"]:
-            with self._lock:
-                self._blobs.pop(header["sha"], None)
+            self.guard.notify_all()
 
     def _wake(self) -> None:
         try:
@@ -398,17 +251,18 @@ class Supervisor:
         except BlockingIOError:
             pass
 
-    def _say(self, frame: Dict[str, Any]) -> None:
-        with self._lock:
-            self._out += wire.pack(frame)
+    def say(self, frame: Dict[str, Any]) -> None:
+        """Send a frame to whoever is connected."""
+        with self.guard:
+            self._client.put(frame)
         self._wake()
 
     def _run(self) -> None:
         from .runner import Runner
 
         try:
-            with self._lock:
-                self._lock.wait_for(lambda: not self._jinja_missing or self.cancelled)
+            with self.guard:
+                self.guard.wait_for(lambda: not self._jinja_missing or self.cancelled)
             if self.segment.get("jinja"):
                 bundle.use(self.state_dir, self.segment["jinja"])
             holder = self._take_lock()
@@ -439,20 +293,10 @@ class Supervisor:
         """Take the node's lock, waiting as long as the controller said; returns the holder if there is another."""
         if self.lock is None:
             return None
-        begun = time.monotonic()
-        told = 0.0
-        while True:
-            holder = self.lock.take()
-            waited = time.monotonic() - begun
-            if holder is None or waited >= float(self.segment.get("lock_wait") or 0):
-                self._wake()
-                return holder
-            if waited >= told:
-                told = waited + 30.0
-                self.emit(
-                    {"ev": "waiting", "what": "the lock of this node", "holder": holder, "seconds": round(waited, 1)}
-                )
-            self.sleep(0.5)
+        wait = float(self.segment.get("lock_wait") or 0)
+        holder = self.lock.acquire(wait, self.sleep, lambda body: self.emit({"ev": "waiting", **body}))
+        self._wake()
+        return holder
 
     def _leave_login(self) -> None:
         if scope.in_login_scope():
@@ -465,18 +309,9 @@ class Supervisor:
 
     def emit(self, ev: Dict[str, Any], durable: bool = False) -> None:
         """Number an event and put it into the file; ``durable`` also on the disk before this returns."""
-        with self._lock:
-            data = wire.pack({"t": "event", "seq": len(self._offsets), "ev": ev})
-            full = self._append(data)
-            if durable and self._memory is None:
-                os.fsync(self._events)
-                if not self._named:
-                    # Without its name the file would be lost, and the task done again.
-                    self._named = True
-                    for folder in (self.home.path, self.home.base, self.state_dir):
-                        sync_directory(folder)
-            self._offsets.append(self._offsets[-1] + len(data))
-        if self._due is None:
+        with self.guard:
+            full = self._events.add(ev, durable)
+        if self._client.resting:
             self._wake()
         if full:
             message = (
@@ -485,24 +320,9 @@ class Supervisor:
             )
             self.emit({"ev": "warning", "message": message})
 
-    def _append(self, data: bytes) -> Optional[str]:
-        """Put an event's bytes behind the others; returns the reason when the file has just become full."""
-        reason = None
-        while data and self._memory is None:
-            try:
-                written = os.write(self._events, data)
-                self._in_file += written
-                data = data[written:]
-            except OSError as exc:
-                self._memory = bytearray()
-                reason = exc.strerror
-        if self._memory is not None:
-            self._memory += data
-        return reason
-
     def taint(self, values: List[str]) -> None:
         """The controller must know these secrets before it shows what comes next."""
-        with self._lock:
+        with self.guard:
             self._tainted += values
         self.emit({"ev": "taint", "values": values})
 
@@ -513,69 +333,29 @@ class Supervisor:
 
     def sleep(self, seconds: float) -> None:
         """Wait, but not longer than until a stop."""
-        with self._lock:
-            self._lock.wait_for(lambda: self.cancelled, timeout=seconds)
+        with self.guard:
+            self.guard.wait_for(lambda: self.cancelled, timeout=seconds)
         self.check_stop()
 
     def output(self, task: str, stream: str, text: str) -> None:
         """Live output, for whoever looks just now."""
-        with self._lock:
-            if len(self._out) < OUTPUT_LIMIT:
-                self._out += wire.pack({"t": "output", "task": task, "stream": stream, "text": text})
+        with self.guard:
+            if not self._client.behind:
+                self._client.put({"t": "output", "task": task, "stream": stream, "text": text})
         self._wake()
 
     def ask(self, task: str, what: str, data: Any) -> Any:
         """Ask the controller and wait for its answer, through any number of reconnects. Raises Fail, Stopped."""
-        with self._lock:
+        with self.guard:
             number = len(self._answers) + len(self._asks) + 1
             self._asks[number] = frame = {"t": "ask", "ask": number, "task": task, "what": what, "data": data}
-            self._out += wire.pack(frame)
-            self._wake()
-            self._lock.wait_for(lambda: number in self._answers or self.cancelled)
+            self.say(frame)
+            self.guard.wait_for(lambda: number in self._answers or self.cancelled)
             self.check_stop()
             answer = self._answers[number]
         if answer.get("error"):
             raise Fail(answer["error"].get("what", "the controller could not answer"), error=answer["error"])
         return answer.get("value")
-
-    def _give_blob(self, handle: WorkerHandle, sha: str, offset: int) -> None:
-        """Let the worker have content from ``offset`` on: what came ahead, or a stream straight from the controller.
-
-        Raises Fail, Stopped.
-        """
-        ahead = self._ahead()
-        if ahead:
-            self._say({"t": "need", "blobs": ahead})
-        with self._lock:
-            while True:
-                blob = self._blobs.get(sha)
-                if blob is None:
-                    self._blobs[sha] = {"to": handle, "got": offset}
-                    self._out += wire.pack({"t": "need", "blobs": [sha], "offsets": {sha: offset}})
-                    self._wake()
-                    return
-                self._await_blob(sha, blob)
-                self.check_stop()
-                if "error" in blob:
-                    raise Fail(blob["error"])
-                if "path" in blob:
-                    del self._blobs[sha]
-                    break
-        with open(blob["path"], "rb") as f:
-            os.unlink(blob["path"])
-            size = os.fstat(f.fileno()).st_size
-            f.seek(offset)
-            while True:
-                at = f.tell()
-                handle.link.send({"m": "chunk", "sha": sha, "off": at, "size": size}, f.read(wire.CHUNK))
-                if f.tell() >= size:
-                    return
-
-    def _await_blob(self, sha: str, blob: Dict[str, Any]) -> None:
-        """Until content that is on its way has come, has failed, or was taken by somebody else."""
-        self._lock.wait_for(
-            lambda: "path" in blob or "error" in blob or self._blobs.get(sha) is not blob or bool(self.cancelled)
-        )
 
     def perform(self, request: Dict[str, Any], user: Optional[str], task: str, started: Any) -> Dict[str, Any]:
         """Let a worker do one task; returns its `done` frame. ``started(durable)`` is called once it takes effect or time."""
@@ -588,99 +368,11 @@ class Supervisor:
                 self.emit({"ev": "password_refused"})
             told = {"msg": exc.msg, "cause": exc.cause, "hint": exc.hint}
             return {"failed": True, **told, "needs": [("user", user or "")], "result": exc.result}
-        with self._lock:
+        with self.guard:
             self._active = handle
         try:
-            return self._talk(handle, request, task, started)
+            return Errand(self, handle, request, task, started).run()
         finally:
-            with self._lock:
+            with self.guard:
                 self._active = None
-                # Content that the task did not take to its end (no room, stopped) must not go on coming.
-                left = [sha for sha, blob in self._blobs.items() if blob.get("to") is handle]
-                for sha in left:
-                    del self._blobs[sha]
-            if left:
-                self._say({"t": "need", "blobs": [], "drop": left})
-
-    def _talk(self, handle: WorkerHandle, request: Dict[str, Any], task: str, started: Any) -> Dict[str, Any]:
-        try:
-            handle.link.send({"m": "task", **request})
-        except OSError:
-            self.workers.lost(handle)
-            raise WorkerDied from None
-        begun = time.monotonic()
-        limit = request.get("timeout")
-        stop_at = begun + limit if limit else None
-        kill_at = None
-        told = False
-        while True:
-            wait = 1.0 if told else 0.25
-            if stop_at is not None:
-                wait = max(0.0, min(wait, stop_at - time.monotonic()))
-            if not handle.readable(wait):
-                now = time.monotonic()
-                if not told and now - begun > 0.5:
-                    told = True
-                    started(False)
-                if stop_at is not None and now >= stop_at:
-                    stop_at, kill_at = None, now + 10.0
-                    self.workers.cancel(handle)
-                if self.cancelled is not None and kill_at is None:
-                    kill_at = now + 10.0
-                if kill_at is not None and now >= kill_at:
-                    self.workers.lost(handle)
-                    self.check_stop()
-                    return {
-                        "failed": True,
-                        "msg": "timed out after %g s; its process had to be killed" % (limit or 0),
-                        "result": {},
-                    }
-                continue
-            frame = handle.link.receive()
-            if frame is None:
-                self.workers.lost(handle)
-                self.check_stop()
-                raise WorkerDied
-            header = frame[0]
-            kind = header["m"]
-            if kind == "done":
-                if header.get("cancelled"):
-                    self.check_stop()
-                    if kill_at is None:
-                        raise WorkerDied  # a node that shuts down, or a control group's end, sends SIGTERM to all
-                    header["msg"] = "timed out after %g s" % (limit or 0)
-                return header
-            if kind == "begin":
-                told = True
-                started(True)
-                handle.link.send({"m": "go"})
-            else:
-                self._help(handle, header, task)
-
-    def _help(self, handle: WorkerHandle, header: Dict[str, Any], task: str) -> None:
-        """What a worker says or wants while its task runs."""
-        kind = header["m"]
-        if kind == "output":
-            self.output(task, header["stream"], header["text"])
-        elif kind == "progress":
-            self.output(task, "progress", header["text"])
-        elif kind == "blob":
-            try:
-                self._give_blob(handle, header["sha"], header.get("offset", 0))
-            except Fail as exc:
-                handle.link.send({"m": "chunk", "sha": header["sha"], "error": exc.msg})
-        else:
-            try:
-                answer = {"value": self.ask(task, header["what"], header["data"])}
-            except Fail as exc:
-                answer = {"error": {"what": exc.msg}}
-            handle.link.send({"m": "ask", **answer})
-
-
-def _same_size(path: str, size: int) -> bool:
-    try:
-        return os.stat(path).st_size == size
-    except PermissionError:
-        return True
-    except OSError:
-        return False
+            self.content.leave(handle)

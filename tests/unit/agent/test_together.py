@@ -27,7 +27,7 @@ class Watched:
         self.listener = home.listen()
         self.client, theirs = socket.socketpair()
         self.client.setblocking(False)
-        self.it._connect(theirs, greeted=True)
+        self.it._client.connect(theirs, greeted=True)
         self._reader = wire.Reader()
 
     def emit(self, *names: str) -> None:
@@ -84,7 +84,7 @@ def test_the_end_does_not_wait(watched: Watched) -> None:
     assert watched.came() == ["last"]
     watched.it._finished = False
     watched.emit("before")
-    watched.it._say({"t": "need", "blobs": [], "ev": {"ev": "question"}})
+    watched.it.say({"t": "need", "blobs": [], "ev": {"ev": "question"}})
     watched.step()
     watched.step()
     assert watched.came() == ["before", "question"]
@@ -94,12 +94,12 @@ def test_a_client_that_has_gone_leaves_nothing_due(watched: Watched) -> None:
     """Without a client nothing is sent, and the next one gets all from where it goes on."""
     watched.emit("a", "b")
     watched.step()
-    watched.it._drop()
+    watched.it._client.drop()
     watched.emit("c")
     watched.client.close()
     watched.client, theirs = socket.socketpair()
     watched.client.setblocking(False)
-    watched.it._connect(theirs)
+    watched.it._client.connect(theirs)
     watched.it._take({"t": "attach", "from": 2}, b"")
     while not (came := watched.came()):
         watched.step()
