@@ -118,3 +118,17 @@ def test_a_fresh_machine_runs_the_tests(machine: Machine, user: str) -> None:
     assert again.returncode == 0 and "making" not in again.stderr
     version = machine.run("./opsctl/.venv/bin/opsctl", "--version", user=user)
     assert version.stdout.startswith("opsctl "), version.stderr
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("user", ["root", "somebody"])
+def test_a_fresh_machine_runs_the_demo(machine: Machine, user: str) -> None:
+    """`./scripts/demo --engine rehearsal` in that checkout: root gets the SSH server that is missing, an ordinary user
+    needs nothing else; nothing of it runs afterwards."""
+    done = machine.run("./opsctl/scripts/demo", "--engine", "rehearsal", user=user)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert ("Installed openssh-server." in done.stderr) == (user == "root"), done.stderr
+    assert "nothing to change on 1 host" in done.stderr and "stopped: " in done.stdout
+    mine = f"{'/root' if user == 'root' else '/home/somebody'}/.cache/opsctl/demo"
+    left = machine.run("sh", "-c", f"cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -c '^{mine}/[s]'")
+    assert left.stdout.strip() == "0"
