@@ -83,6 +83,11 @@ def test_tree_and_flood(run: Run) -> None:
     run("node/test_volume.py", "-k", "tree or flood", OPSCTL_TEST_TREE="5000", OPSCTL_TEST_OUTPUT_MB="200")
 
 
+def test_server_cycles(run: Run) -> None:
+    """A server is started and stopped fifty times, the link cut in every second start."""
+    run("node/test_server.py", "-k", "cycles", OPSCTL_TEST_SERVER_CYCLES="50")
+
+
 @pytest.mark.parametrize("file", ["test_signals.py", "test_locks.py", "test_handlers_owed.py", "test_resume.py", "test_secrets.py"])
 def test_again(run: Run, file: str) -> None:
     """What depends on moments, five times over."""
