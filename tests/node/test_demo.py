@@ -34,10 +34,11 @@ def test_the_rehearsal_demo(project: Project, tmp_path: Path) -> None:
     directory = tmp_path / "demo"
     run = project.opsctl("demo", "--engine", "rehearsal", "--directory", str(directory)).ok()
     assert "nothing is downloaded" in run.stderr
-    assert run.stderr.count("changed 1 ") == 1 and "nothing to change on 1 host" in run.stderr
+    assert run.stderr.count("changed 2 ") == 1 and "nothing to change on 1 host" in run.stderr
     assert json.loads(run.stdout.splitlines()[0])["model"] == "demo"
     assert "state     ready" in run.stdout and "POST /v1/completions" in run.stdout
     assert "stopped: " in run.stdout
+    assert f"rm -r {directory}" in (directory / "README.txt").read_text()
     assert mine(directory) == []
 
 
