@@ -46,6 +46,7 @@ def open_sessions(
             interpreter=spec.python_interpreter,
             reconnect_for=reconnect,
             on_wait=lambda what, seconds: sessions.on_wait(spec.name, what, seconds),
+            on_link=lambda reason, seconds: sessions.on_link(spec.name, reason, seconds),
         )
 
     sessions = Sessions(make)

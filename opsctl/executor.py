@@ -131,6 +131,7 @@ class Run:
         self.decide = decide
         self.sessions = sessions or open_sessions(options.host_key, options.reconnect)
         self.sessions.on_wait = self.waiting
+        self.sessions.on_link = self.linked
         self.variables: Variables = Variables(playbook, inventory, options, self.masker)
         self.states: dict[str, HostState] = {}
         self.refused: set[str] = set()  # hosts whose sudo refused the password: it is tried once in a run
@@ -228,6 +229,13 @@ class Run:
     def waiting(self, host: str, what: str, seconds: float) -> None:
         """Tell that a host waits, for what, and how long already."""
         self.bus.emit("host_waiting", host=host, what=what, seconds=round(seconds, 1))
+
+    def linked(self, host: str, reason: str | None, seconds: float) -> None:
+        """Tell that a host's link broke, for ``reason``, or is there again."""
+        if reason is not None:
+            self.bus.emit("link_lost", host=host, reason=reason)
+        else:
+            self.bus.emit("link_restored", host=host, seconds=round(seconds, 1))
 
     def _forgetful(self, exc: OSError) -> None:
         why = exc.strerror or str(exc)

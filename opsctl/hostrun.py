@@ -321,7 +321,7 @@ class HostRun:
             "duration_s": body["duration_s"],
             "handler": bool(body.get("handler")),
         }
-        out.update({key: body[key] for key in ("result", "items", "diff", "reason") if body.get(key) is not None})
+        out.update({key: body[key] for key in ("result", "items", "effect", "diff", "reason") if body.get(key) is not None})
         if body.get("notified"):
             out["notified"] = self._handler_names(body["notified"])
         if outcome in ("failed", "rescued", "ignored"):

@@ -74,6 +74,8 @@ class Sessions:
         self._lock = threading.Lock()
         #: Hears what a host waits for and for how long; set by the run.
         self.on_wait: Callable[[str, str, float], None] = lambda host, what, seconds: None
+        #: Hears that a host's link broke (why), or is there again (None, after how many seconds); set by the run.
+        self.on_link: Callable[[str, str | None, float], None] = lambda host, reason, seconds: None
         #: Called when all are closed: what they shared (jump hosts) goes too.
         self.on_close: Callable[[], None] = lambda: None
 

@@ -15,6 +15,7 @@ from typing_extensions import NotRequired, TypedDict
 from .events import VERSION
 
 Outcome = Literal["ok", "changed", "skipped", "failed", "rescued", "ignored", "unreachable", "unknown"]
+Effect = Literal["add", "change", "remove"]
 
 
 class Place(TypedDict):
@@ -97,6 +98,7 @@ class Item(TypedDict):
     label: str
     outcome: Outcome
     changed: NotRequired[bool]
+    effect: NotRequired[Effect]
     result: NotRequired[dict[str, Any]]
     diff: NotRequired[Diff | list[Diff]]
     error: NotRequired[Error]
@@ -178,7 +180,8 @@ class TaskOutput(Base):
 class TaskFinished(Base):
     """A task (or handler) ended on a host. Exactly one for each task that a host came to.
 
-    `reason` says why it was skipped; `unknown` why its outcome cannot be told.
+    `reason` says why it was skipped; `unknown` why its outcome cannot be told. `effect` is what a change does: `add`
+    where nothing was, `remove` where nothing is left.
     """
 
     event: Literal["task_finished"]
@@ -190,6 +193,7 @@ class TaskFinished(Base):
     handler: NotRequired[bool]
     result: NotRequired[dict[str, Any]]
     items: NotRequired[list[Item]]
+    effect: NotRequired[Effect]
     diff: NotRequired[Diff | list[Diff]]
     error: NotRequired[Error]
     reason: NotRequired[str]
@@ -219,6 +223,22 @@ class HostWaiting(Base):
     event: Literal["host_waiting"]
     host: str
     what: str
+    seconds: float
+
+
+class LinkLost(Base):
+    """The connection to a host broke, for `reason`. What was started goes on there, and opsctl connects again."""
+
+    event: Literal["link_lost"]
+    host: str
+    reason: str
+
+
+class LinkRestored(Base):
+    """The connection to a host is there again, after `seconds`."""
+
+    event: Literal["link_restored"]
+    host: str
     seconds: float
 
 
@@ -284,6 +304,8 @@ AnyEvent = (
     | HostUnreachable
     | HostFailed
     | HostWaiting
+    | LinkLost
+    | LinkRestored
     | HandlersPending
     | WarningEvent
     | PlayFinished

@@ -153,6 +153,8 @@ class Report:
         for key in ("reason", "error", "diff", "note", "set", "facts", "notified", "pending"):
             if final.get(key):
                 event[key] = final[key]
+        if event["changed"] and final.get("effect"):
+            event["effect"] = final["effect"]
         whole = bool(self.task.get("register") or self.task.get("run_once"))
         if final.get("result") is not None:
             event["result"] = final["result"] if whole else glance(final["result"])
@@ -165,6 +167,8 @@ def _item(part: Result, whole: bool) -> Result:
     out = {
         key: part[key] for key in ("label", "outcome", "reason", "error", "diff", "note") if part.get(key) is not None
     }
+    if part.get("changed") and part.get("effect"):
+        out["effect"] = part["effect"]
     if not whole and part.get("result") is not None:
         out["result"] = glance(part["result"])
     return out

@@ -535,7 +535,7 @@ class Runner:
         result["failed"] = bool(done.get("failed"))
         if done.get("msg") and not result.get("msg"):
             result["msg"] = done["msg"]
-        final: Result = {"result": result, "diff": done.get("diff"), "note": done.get("note"), "learned": learned}
+        final: Result = {"result": result, "learned": learned, **{key: done.get(key) for key in ("diff", "effect", "note")}}
         if done.get("pending"):
             unmet = [need for need in done.get("needs") or () if not self._cure([need], sure=True)]
             cure = self._cure(unmet) if unmet else None

@@ -193,6 +193,7 @@ class Worker:
         out: Dict[str, Any] = {
             "changed": True,
             "diff": change.diff if request.get("diff") else None,
+            "effect": change.effect,
             "note": change.msg,
         }
         if check and not kind.pure:

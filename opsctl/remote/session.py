@@ -28,6 +28,7 @@ OnEvent = Callable[[Body], None]
 OnOutput = Callable[[str, str, str], None]
 OnAsk = Callable[[str, str, Any], Any]
 OnSecret = Callable[[list[str]], None]
+OnLink = Callable[[str | None, float], None]
 
 #: Seconds for which a broken link is tried again unless told otherwise.
 RECONNECT_FOR = 600.0
@@ -84,14 +85,17 @@ class Session:
         interpreter: str | None = None,
         reconnect_for: float = RECONNECT_FOR,
         on_wait: OnWait = _nothing,
+        on_link: OnLink = _nothing,
         nonce: str | None = None,
     ) -> None:
-        """``interpreter`` is `ansible_python_interpreter`; ``on_wait`` hears what is waited for, and for how long."""
+        """``interpreter`` is `ansible_python_interpreter`; ``on_wait`` hears what is waited for, and for how long;
+        ``on_link`` that the link broke (why), and that it is there again (None), after how many seconds."""
         self._transport = transport
         self._host = host or transport.describe()
         self._candidates = bootstrap.pythons(interpreter)
         self._reconnect_for = reconnect_for
         self._on_wait = on_wait
+        self._on_link = on_link
         self._nonce = nonce
         self._link: Link | None = None
         self._reading = threading.RLock()
@@ -405,6 +409,8 @@ class Session:
         """Come back, with growing pauses. Raises LinkLost after ``reconnect_for`` seconds, other errors at once."""
         began = time.monotonic()
         attempt = 0
+        if not self._closed.is_set():
+            self._on_link(reason, 0.0)
         while True:
             link, self._link = self._link, None
             if link is not None:
@@ -423,6 +429,7 @@ class Session:
                 self._transport.close()
                 self._transport.connect()
                 self._start()
+                self._on_link(None, time.monotonic() - began)
                 return
             except (Unreachable, ConnectionLost, AuthRefused) as exc:
                 # AuthRefused too: a node that shuts down or boots refuses logins for a while (pam_nologin).

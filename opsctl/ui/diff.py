@@ -45,22 +45,6 @@ def render_diff(diff: Mapping[str, Any], style: Style) -> Iterator[str]:
             yield shown
 
 
-def sign(value: Any) -> str:
-    """``+`` when something is made where nothing was, ``-`` when it goes away, else ``~``."""
-    found = diffs(value)
-    if found and all(_absent(one.get("before")) and not _absent(one.get("after")) for one in found):
-        return "+"
-    if found and all(_absent(one.get("after")) and not _absent(one.get("before")) for one in found):
-        return "-"
-    return "~"
-
-
-def _absent(side: Any) -> bool:
-    if isinstance(side, Mapping):
-        return side.get("state") == "absent"
-    return side is None or str(side).strip() in ("", "state: absent")
-
-
 def _text(side: Any) -> str:
     if side is None:
         return ""

@@ -13,7 +13,7 @@ from typing import TextIO
 from ..events import Event
 from .diff import diffs, render_diff
 from .recap import recap
-from .state import RunState, task_name
+from .state import RunState, link_lost, task_name
 from .tasks import detail, failure, outcome_word, results, speaks, unreachable
 from .text import Style, clean, plural, seconds
 
@@ -95,6 +95,14 @@ class Lines:
         what = clean(event.get("what", ""))
         if self._verbosity >= 0 and waited >= PATIENCE and self._due(event, "wait " + what, at_once=True):
             yield self._host(event, f"waiting for {what} since {seconds(waited)}")
+
+    def _link_lost(self, event: Event) -> Iterator[str]:
+        if self._verbosity >= 0:
+            yield self._host(event, link_lost(event))
+
+    def _link_restored(self, event: Event) -> Iterator[str]:
+        if self._verbosity >= 0:
+            yield self._host(event, f"is connected again after {seconds(float(event.get('seconds', 0)))}")
 
     def _task_started(self, event: Event) -> Iterator[str]:
         if self._verbosity >= 2:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from ..events import Event
-from .diff import diffs, render_diff, sign
+from .diff import diffs, render_diff
 from .state import RunState, place, task_name
 from .tasks import detail
 from .text import Style, clean, plural
@@ -129,8 +129,8 @@ def _why(event: Event) -> str:
 
 def _sign(event: Event) -> str:
     items = [item for item in event.get("items") or () if item.get("changed") or item.get("outcome") == "changed"]
-    signs = {sign(item.get("diff")) for item in items} if items else {sign(event.get("diff"))}
-    return signs.pop() if len(signs) == 1 else "~"
+    effects = {part.get("effect") for part in items or [event]}
+    return {"add": "+", "remove": "-"}.get(str(effects.pop()), "~") if len(effects) == 1 else "~"
 
 
 def _counts(event: Event) -> bool:

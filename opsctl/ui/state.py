@@ -89,6 +89,13 @@ class RunState:
         host.since = ts - float(event.get("seconds", 0))
         host.text = f"waiting for {clean(event.get('what', 'the host'))}"
 
+    def _link_lost(self, event: Event, ts: float) -> None:
+        self.host(event["host"], ts).text = link_lost(event)
+
+    def _link_restored(self, event: Event, ts: float) -> None:
+        host = self.host(event["host"], ts)
+        host.since, host.text = ts, "connected again"
+
     def _task_started(self, event: Event, ts: float) -> None:
         self.host(event["host"], ts).now(task_name(event.get("task")), ts)
 
@@ -134,6 +141,11 @@ class RunState:
         self.finished = event
         for name, counts in event.get("hosts", {}).items():
             self.host(name, ts).counts.update(counts)
+
+
+def link_lost(event: Event) -> str:
+    """What a `link_lost` event says, in a line."""
+    return f"lost its link ({clean(event.get('reason', ''))}); what was started goes on there, connecting again"
 
 
 def task_name(task: Mapping[str, Any] | None) -> str:

@@ -58,7 +58,8 @@ class Fail(Exception):
 
 
 class Change:
-    """What a task would do: texts of before and after, a diff, what it writes and what it needs to be there."""
+    """What a task would do: what is there before and after (text, or a mapping with `state`), a diff, what it writes and
+    what it needs to be there."""
 
     def __init__(
         self,
@@ -80,8 +81,21 @@ class Change:
         self.msg = msg
         self.plan = plan  # what `decide` found out and `apply` uses
 
+    @property
+    def effect(self) -> str:
+        """`add` where nothing was, `remove` where nothing will be, else `change`."""
+        gone, comes = _absent(self.before), _absent(self.after)
+        return "change" if gone == comes else "add" if gone else "remove"
+
     def __repr__(self) -> str:
         return "Change(%r -> %r, writes=%r)" % (self.before, self.after, self.writes)
+
+
+def _absent(side: Any) -> bool:
+    """Whether one side of a change is that nothing is there: no text, or the state `absent`."""
+    if isinstance(side, dict):
+        return side.get("state") == "absent"
+    return side is None or str(side).strip() in ("", "absent")
 
 
 class Kind:

@@ -96,7 +96,9 @@ class Apt(Kind):
         # What comes with a package: its files, users and units.
         writes += [("any", "")] if todo and args["state"] != "absent" else []
         diff = {"before": before, "after": after, "before_header": "packages", "after_header": "packages"}
-        return Change(before, after, diff, writes, msg="; ".join(parts), todo=todo, update=update)
+        old = before if any(one["version"] for one in todo) else None
+        new = after if args["state"] != "absent" else None
+        return Change(old, new, diff, writes, msg="; ".join(parts), todo=todo, update=update)
 
     def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: Node) -> Dict[str, Any]:
         before = dpkg.read(STATUS)

@@ -184,10 +184,11 @@ class Copy(Kind):
         if not todo:
             return None
         names = [one["path"] for one, _ in todo]
+        before = [one["path"] for one, _ in todo if one["info"] is not None] or None
         diff = {"before": "", "after": "".join(name + "\n" for name in names)}
         diff.update(before_header=seen["path"], after_header=seen["path"])
         needs = seen["want"]["needs"]
-        return Change(None, names, diff, [("path", seen["path"])], needs, files.unmet(needs), todo=todo)
+        return Change(before, names, diff, [("path", seen["path"])], needs, files.unmet(needs), todo=todo)
 
     def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: Node) -> Dict[str, Any]:
         path = seen["path"]

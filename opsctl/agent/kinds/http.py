@@ -68,7 +68,10 @@ class Uri(Kind):
         if seen["same"] and not drift:
             return None
         needs = ([] if seen["info"] is not None else seen["needs"]) + seen["want"]["needs"]
-        return Change(writes=[("path", seen["path"])], needs=needs, unmet=files.unmet(needs), drift=drift)
+        before = {"state": "absent" if seen["info"] is None else "file"}
+        return Change(
+            before, {"state": "file"}, writes=[("path", seen["path"])], needs=needs, unmet=files.unmet(needs), drift=drift
+        )
 
     def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: "Node") -> Dict[str, Any]:
         if not seen["reads"]:

@@ -106,7 +106,7 @@ class ServerKind(Kind):
         action = "restart" if seen["members"] else "start"
         text, old = "".join(seen["view"]), "".join(seen["old_view"])
         return Change(
-            before="running" if seen["alive"] else "stopped",
+            before="running" if seen["alive"] else "stopped" if seen["hash"] else None,
             after="started",
             diff=_diff(name, old if seen["hash"] else "", text),
             writes=[("path", seen["folder"]), ("unit", unit_name(name))],

@@ -105,12 +105,18 @@ def test_events_are_taken_once() -> None:
 
     seen: list[Any] = []
     waits: list[str] = []
-    found, transport = opened(first, second, on_wait=lambda what, seconds: waits.append(what))
+    links: list[bool] = []
+    found, transport = opened(
+        first,
+        second,
+        on_wait=lambda what, seconds: waits.append(what),
+        on_link=lambda reason, seconds: links.append(reason is None),
+    )
     found.run_segment(SEGMENT, on_event=lambda event: seen.append(event.get("task")))
     finish(found, transport)
     assert asked == [{"t": "attach", "segment": SEGMENT["id"], "from": 3}]
     assert seen == ["a", "b", None]
-    assert len(waits) == 1
+    assert len(waits) == 1 and links == [False, True], "told once that it broke, and once that it is there again"
 
 
 def test_never_arrived_is_submitted_again() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from opsctl.agent.expr import Engine
-from opsctl.agent.values import ExprError, NotKept, Partial, from_wire, kept, lift, to_wire
 from opsctl.agent.hidden import sensitive
+from opsctl.agent.values import ExprError, NotKept, Partial, from_wire, kept, lift, to_wire
 from opsctl.errors import InputUnreadable, UsageError
 from opsctl.fingerprint import check_same
 from opsctl.ledger import Ledger

@@ -91,8 +91,8 @@ def test_the_schema_is_json_schema() -> None:
     assert json.loads(json.dumps(schema)) == schema
     assert set(schema["discriminator"]["mapping"]) == {
         "run_started", "play_started", "host_connected", "host_facts", "task_started", "task_progress", "task_output",
-        "task_finished", "host_unreachable", "host_failed", "host_waiting", "handlers_pending", "warning",
-        "play_finished", "run_finished", "error",
+        "task_finished", "host_unreachable", "host_failed", "host_waiting", "link_lost", "link_restored",
+        "handlers_pending", "warning", "play_finished", "run_finished", "error",
     }  # fmt: skip
 
 

@@ -49,6 +49,8 @@ def everything(bus: Bus, text: str) -> None:
     bus.emit("play_started", play={"index": 0, "name": text}, hosts=["a", "b"])
     bus.emit("host_connected", host="a", duration_s=0.1, python=text)
     bus.emit("host_waiting", host="b", what=text, seconds=9)
+    bus.emit("link_lost", host="b", reason=text)
+    bus.emit("link_restored", host="b", seconds=9)
     bus.emit("task_started", host="a", task=task)
     bus.emit("task_progress", host="a", task=task, text=text)
     bus.emit("task_output", host="a", task=task, stream="stdout", text=text)
