@@ -87,7 +87,7 @@ def plan_apply(
                 touched.setdefault(patch_status.file, []).append((item.set, patch, False))
             if patch_status.state in {"clean", "drifted"}:
                 path = patch_status.file
-                texts[path] = _made(patch, path, texts, seen, force)
+                texts[path] = _made(patch, path, texts, seen, force, patch_status.bent)
                 touched.setdefault(path, []).append((item.set, patch, True))
     _check(texts, states, others)
     return _apply_plan(seen, sources, texts, touched, run=run, now=now, opsctl=opsctl), states
@@ -110,15 +110,29 @@ def _refuse(seen: Observed, states: Sequence[SetStatus], force: bool) -> None:
                           hint="`opsctl patch-vllm diff` shows the edit; `apply --force` makes it true again")
 
 
-def _made(patch: Patch, path: str, texts: Mapping[str, str], seen: Observed, force: bool) -> str:
+def _made(patch: Patch, path: str, texts: Mapping[str, str], seen: Observed, force: bool, bent: bool) -> str:
+    entry = seen.entry(path)
+    before = known_text(seen, entry["before"]) if entry and force else None
     try:
-        return _make_all(patch, path, texts[path], texts)
+        if not bent or before is None:
+            return _make_all(patch, path, texts[path], texts)
     except Unmet as exc:
-        entry = seen.entry(path)
-        before = known_text(seen, entry["before"]) if entry and force else None
         if before is None:
             raise PatchMismatch(f"patch {patch.name} does not fit {path}", cause=str(exc)) from None
-        return _make_all(patch, path, before, {**texts, path: before})
+    assert entry is not None and before is not None
+    text = _remade(seen, entry["patches"], path, before)
+    return _make_all(patch, path, text, {**texts, path: text})
+
+
+def _remade(seen: Observed, owners: Sequence[Mapping[str, Any]], path: str, text: str) -> str:
+    """``text`` with the patches that the manifest names, as they were applied."""
+    recorded = {one.name: one for one in _recorded_sets(seen)}
+    for item in owners:
+        owner = recorded.get(item["set"])
+        patch = next((one for one in owner.patches if one.name == item["patch"]), None) if owner else None
+        if patch is not None:
+            text = _make_all(patch, path, text, {path: text})
+    return text
 
 
 def _make_all(patch: Patch, path: str, text: str, texts: Mapping[str, str]) -> str:
@@ -266,15 +280,8 @@ def plan_revert(seen: Observed, names: Sequence[str] | None, *, opsctl: str, for
                 plan.notes.append(f"{path}: an edit by another hand went with it")
         new = base
         if left:
-            recorded = {one.name: one for one in _recorded_sets(seen)}
             source = decode(base)
-            text = source.text
-            for item in left:
-                owner = recorded.get(item["set"])
-                patch = next((one for one in owner.patches if one.name == item["patch"]), None) if owner else None
-                if patch is not None:
-                    text = _make_all(patch, path, text, {path: text})
-            new = source.encode(text)
+            new = source.encode(_remade(seen, left, path, source.text))
             entries[path] = {**entry, "before": sha(base), "after": sha(new), "patches": left}
             plan.keep += [base, new]
         else:

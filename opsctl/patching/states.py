@@ -26,6 +26,8 @@ class PatchStatus:
     optional: bool = False
     #: Whether the release lacks what the patch is for (and not only the file).
     needless: bool = False
+    #: Drifted into another form that counts as true: what is there now is no base to make it on.
+    bent: bool = False
 
     def as_dict(self) -> dict[str, str]:
         """The shape that ``--json`` has."""
@@ -105,6 +107,11 @@ def patch_status(
     true = held(patch, path, texts[path], texts)
     entry = seen.entry(path)
     if all(true):
+        bent = _bent(seen, patch, path, texts, entry)
+        if bent:
+            out.state, out.detail, out.bent = "drifted", f"edited after apply, no longer as it was made: {bent[0]}", True
+            out.detail += _more(bent)
+            return out
         out.state, out.detail = _whose(seen, patch, path, texts, entry)
         return out
     if entry is not None:
@@ -144,6 +151,24 @@ def needless(patch: Patch, path: str, texts: Mapping[str, str]) -> str | None:
 def held(patch: Patch, path: str, text: str, texts: Mapping[str, str]) -> list[bool]:
     tree = Tree(path, text, texts)
     return [statement.true(tree) for statement in patch.statements]
+
+
+def _bent(
+    seen: Observed, patch: Patch, path: str, texts: Mapping[str, str], entry: dict[str, Any] | None
+) -> list[str]:
+    """What opsctl made, and another hand has edited into something that only counts as true (``accept``)."""
+    if entry is None or seen.files[path] == entry["after"]:
+        return []
+    before, after = known_text(seen, entry["before"]), known_text(seen, entry["after"])
+    if before is None or after is None:
+        return []
+    strict = patch.model_copy(update={"statements": tuple(item.exact() for item in patch.statements)})
+    was, made, now = (held(strict, path, text, {**texts, path: text}) for text in (before, after, texts[path]))
+    return [
+        item.explain()
+        for item, old, ours, left in zip(strict.statements, was, made, now, strict=True)
+        if ours and not old and not left
+    ]
 
 
 def _whose(

@@ -53,6 +53,9 @@ class AnyOf(Statement):
             return option.acts(tree)
         return []
 
+    def exact(self) -> Statement:
+        return self.model_copy(update={"options": tuple(option.exact() for option in self.options)})
+
     def dump(self) -> dict[str, Any]:
         return {self.kind: [option.dump() for option in self.options]}
 
@@ -80,6 +83,9 @@ class AllOf(Statement):
 
     def acts(self, tree: Tree) -> list[Statement]:
         return [one for part in self.parts for one in part.acts(tree)]
+
+    def exact(self) -> Statement:
+        return self.model_copy(update={"parts": tuple(part.exact() for part in self.parts)})
 
     def dump(self) -> dict[str, Any]:
         return {self.kind: [part.dump() for part in self.parts]}

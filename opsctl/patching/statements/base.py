@@ -51,6 +51,10 @@ class Statement(BaseModel):
         """Other files of the package that it looks at."""
         return ()
 
+    def exact(self) -> Statement:
+        """The statement without what counts as true besides (``accept``): what ``make`` makes, and nothing else."""
+        return self.model_copy(update={"accept": ()}) if getattr(self, "accept", ()) else self
+
     def true(self, tree: Tree) -> bool:
         """``holds``, where an absent place counts as not true."""
         try:

@@ -169,16 +169,17 @@ def test_the_lock_is_held_by_one(tmp_path: Path) -> None:
 
 
 def test_two_applies_at_once(tmp_path: Path) -> None:
-    """Eight processes apply together: the tree is applied once, nobody fails in another way than by the lock."""
+    """Four processes apply together: the tree is applied once, nobody fails in another way than by the lock."""
     root = install(tmp_path)
     code = textwrap.dedent(
         f"""
-        import sys
-        from pathlib import Path
+        import os
         from opsctl.errors import OpsError
-        from tests.unit.patching.support import apply
+        from opsctl.patching import verbs
+        from opsctl.patching.site import local_site
+        from tests.unit.patching.support import FIX
         try:
-            report = apply(Path({str(root)!r}))
+            report = verbs.apply(local_site(root={str(root)!r}), [FIX], run=f"run{{os.getpid()}}")[0]
             print(report.error or ("changed" if report.changed else "same"))
         except OpsError as exc:
             print(type(exc).__name__, exc.what)

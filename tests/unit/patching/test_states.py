@@ -365,3 +365,43 @@ def test_unused_helpers_are_statements() -> None:
         "`SUPPORTED` contains `c`", "the loop over `items` is counted by `i`", "class `Engine` has the method `stop`"
     ]  # fmt: skip
     assert STOP
+
+
+def test_an_edit_into_a_form_that_also_counts_is_drift(tmp_path: Path) -> None:
+    """`accept` is for how others wrote it. What opsctl made and another hand bent is drift: named, shown, made anew with
+    ``force`` beside the other patches of the file, the edited file kept; an unrelated edit is still only a detail."""
+    root = install(tmp_path)
+    stop = {"method": {**STOP["method"], "accept": "def stop($...parameters): $...body"}}
+    speed = patch("size", "pkg/two.py", {"class_attribute": {"class": "Engine", "source": "speed = 2"}})
+    two = make_set(patch("method", "pkg/two.py", stop), speed)
+    apply(root, two)
+    whole = contents(root)
+    path = root / "pkg/two.py"
+    path.write_text(path.read_text() + "# a remark\n")
+    assert states(root, two) == ("applied", {"method": "applied", "size": "applied"})
+    path.write_text(path.read_text().replace("return None", "raise SystemExit"))
+    status = verbs.report_status(local_site(root=str(root)), [two])[0].sets[0]
+    assert (status.state, [item.state for item in status.patches]) == ("drifted", ["drifted", "applied"])
+    assert "no longer as it was made" in status.patches[0].detail
+    refused = apply(root, two)
+    assert refused.error is not None and "edited by another hand" in refused.error.what
+    forced = apply(root, two, force=True)
+    assert forced.error is None and forced.changed and states(root, two)[0] == "applied"
+    assert contents(root) == whole
+    (copy,) = (root / ".opsctl/copies").iterdir()
+    assert "raise SystemExit" in copy.read_text()
+    revert(root, sets=(two,))
+    assert "speed" not in path.read_text() and "stop" not in path.read_text()
+
+
+def test_a_form_that_counts_without_opsctl_is_no_drift(tmp_path: Path) -> None:
+    """Where another hand wrote the accepted form first, an edit of that is none of ours."""
+    root = install(tmp_path)
+    path = root / "pkg/two.py"
+    path.write_text(path.read_text() + "\n    def stop(self):\n        return 1\n")
+    stop = {"method": {**STOP["method"], "accept": "def stop($...parameters): $...body"}}
+    speed = {"class_attribute": {"class": "Engine", "source": "speed = 2"}}
+    both = make_set(patch("method", "pkg/two.py", stop), patch("size", "pkg/two.py", speed))
+    apply(root, both)
+    path.write_text(path.read_text().replace("return 1", "return 2"))
+    assert states(root, both) == ("applied", {"method": "foreign", "size": "applied"})
