@@ -100,11 +100,9 @@ class PlayRun:
             self._segment(host, index)
         except OpsError as exc:
             state.failed, state.error = True, exc
-            state.counts["failed"] += 1
-            span = exc.span or self.play.span
-            task = {"id": f"p{self.play.index}", "name": "plan", "path": span.file, "line": span.line}
-            event = {"outcome": "failed", "changed": False, "duration_s": 0.0, "handler": False, "error": exc.as_dict()}
-            self.owner.bus.emit("task_finished", host=host, task=task, **event)
+            if exc.span is None:
+                exc.span = self.play.span
+            self.owner.bus.emit("host_failed", host=host, error=exc.as_dict())
 
     def _batch(self, hosts: list[str]) -> None:
         from .hostrun import HostRun

@@ -97,7 +97,7 @@ def _missing_class() -> Any:
                 message = "`%s` is undefined" % name
             else:
                 message = "%s has no `%s`" % (show(self._undefined_obj), name)
-            raise Undefined(str(name), message, None, 0)
+            raise Undefined(str(name), message, None, 0, near(str(name), self._undefined_obj))
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("__"):
@@ -116,6 +116,16 @@ def _missing_class() -> Any:
         )
 
     return Missing
+
+
+def near(name: str, holder: Any) -> Optional[str]:
+    """A hint at the key of a mapping that is most like ``name``."""
+    if not isinstance(holder, Mapping):
+        return None
+    import difflib
+
+    found = difflib.get_close_matches(name, [str(key) for key in holder], n=1)
+    return "did you mean `%s`?" % found[0] if found else None
 
 
 def braced(src: str) -> bool:

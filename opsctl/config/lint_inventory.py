@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,8 +30,12 @@ class Problem:
 
 
 def errors_of(error: OpsError) -> list[Problem]:
-    also = error.also if isinstance(error, ConfigError) else ()
-    return [Problem("error", one) for one in (error, *also)]
+    """The error and those that it holds (`ConfigError.also`), each on its own."""
+    if not isinstance(error, ConfigError):
+        return [Problem("error", error)]
+    alone = copy.copy(error)
+    alone.also = ()
+    return [Problem("error", alone), *(problem for one in error.also for problem in errors_of(one))]
 
 
 def warning(what: str, span: Span | None, hint: str | None = None, cause: str | None = None) -> Problem:

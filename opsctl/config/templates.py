@@ -101,13 +101,27 @@ def locate(
     if isinstance(error, Undefined) and hint is None:
         member = what != f"`{error.name}` is undefined"
         near = nearest(error.name, _members(what) if member else known, 3)
-        if near:
+        if error.name.startswith("ansible_") and not member:
+            hint = _fact(error.name, known)
+        elif near:
             hint = f"did you mean {' or '.join(f'`{one}`' for one in near)}?"
         elif member:
             hint = "if it may be absent, add `| default('...')`"
         else:
             hint = "define it, or give it a default: `{{ " + error.name + " | default('...') }}`"
     return ConfigError(what, span=span, hint=hint)
+
+
+def _fact(name: str, known: Iterable[str]) -> str:
+    """The hint for a name that looks like a fact and is none."""
+    from ..agent.facts import FACT_NAMES
+
+    prefix = "ansible_"
+    words = {one.removeprefix(prefix) for one in (*known, *FACT_NAMES) if one.startswith(prefix)}
+    near = nearest(name.removeprefix(prefix), words, 2)
+    if near:
+        return f"did you mean {' or '.join(f'`{prefix}{one}`' for one in near)}?"
+    return "opsctl has no such fact: `opsctl facts HOST` lists those of a host"
 
 
 def _members(message: str) -> list[str]:

@@ -44,7 +44,7 @@ def render_error(err: OpsError, *, color: bool, read: Reader = read_source, labe
     ``label`` is the first word: ``error`` or ``warning``.
     """
     style = Style(color)
-    blocks = ["\n".join(_block(one, style, read, label)) for one in _flatten(err)]
+    blocks = ["\n".join(block(one, style, read, label)) for one in _flatten(err)]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -110,7 +110,8 @@ def _flatten(err: OpsError) -> Iterator[OpsError]:
             yield from _flatten(further)
 
 
-def _block(err: OpsError, style: Style, read: Reader, label: str) -> Iterator[str]:
+def block(err: OpsError, style: Style, read: Reader = read_source, label: str = "error") -> Iterator[str]:
+    """The lines of one error, without its further ones."""
     place = []
     if err.span is not None:
         place = [style.dim(" --> ") + clean(str(err.span)), *excerpt(err.span, read, style)]

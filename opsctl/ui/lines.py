@@ -14,7 +14,7 @@ from ..events import Event
 from .diff import diffs, render_diff
 from .recap import recap
 from .state import RunState, link_lost, task_name
-from .tasks import detail, failure, outcome_word, results, speaks, unreachable
+from .tasks import detail, failure, lost, outcome_word, results, speaks
 from .text import Style, clean, plural, seconds
 
 #: Seconds between two lines about the same wait or the same task's progress.
@@ -48,6 +48,7 @@ class Lines:
         self._localtime = localtime
         self._state = RunState()
         self._said: dict[tuple[str, str], float] = {}
+        self._told: set[str] = set()
 
     def __call__(self, event: Event) -> None:
         self._state.apply(event)
@@ -149,11 +150,11 @@ class Lines:
 
     def _host_unreachable(self, event: Event) -> Iterator[str]:
         yield self._host(event, self._style.red("unreachable"))
-        yield from unreachable(event, self._style)
+        yield from lost(event, self._style, self._told)
 
     def _host_failed(self, event: Event) -> Iterator[str]:
         yield self._host(event, self._style.red("failed"))
-        yield from unreachable(event, self._style)
+        yield from lost(event, self._style, self._told)
 
     def _handlers_pending(self, event: Event) -> Iterator[str]:
         if self._verbosity >= 0 and not self._state.check:

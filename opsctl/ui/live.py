@@ -22,7 +22,7 @@ from .diff import diffs, render_diff
 from .lines import PATIENCE
 from .recap import recap
 from .state import HostState, RunState, task_name
-from .tasks import detail, failure, outcome_word, results, speaks, unreachable
+from .tasks import detail, failure, lost, outcome_word, results, speaks
 from .text import Style, clean, plural, seconds
 
 #: Seconds between two redraws without an event.
@@ -61,6 +61,7 @@ class Live:
         self._rows: dict[str, _Row] = {}
         self._reach: dict[str, int] = {}
         self._seen = 0
+        self._told: set[str] = set()
         self._in_place = 0
         self._held: list[str] | None = None
         self._lock = threading.RLock()
@@ -208,7 +209,7 @@ class Live:
     def _host_unreachable(self, event: Event) -> None:
         if self._verbosity > -2:
             self._flush_in_place()
-            self._say(*unreachable(event, self._style), "")
+            self._say(*lost(event, self._style, self._told), "")
         self._settle()
 
     _host_failed = _host_unreachable

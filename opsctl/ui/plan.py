@@ -102,7 +102,8 @@ class Plan:
             out.append(f"  {style.cyan('~')} handlers {', '.join(map(clean, pending.get('handlers', ())))}{since}")
         if host in self._errors:
             error = self._errors[host].get("error") or {}
-            out.append(f"  {style.red('!')} unreachable: {clean(error.get('what', ''))}")
+            how = "failed" if self._errors[host].get("event") == "host_failed" else "unreachable"
+            out.append(f"  {style.red('!')} {how}: {clean(error.get('what', ''))}")
         in_place = sum(1 for event in events if symbol(event) == "=")
         if in_place and not self._verbose:
             out.append(style.dim(f"  = {plural(in_place, 'task')} already in place"))

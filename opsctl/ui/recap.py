@@ -38,8 +38,8 @@ def host_rows(hosts: list[HostState], style: Style) -> list[str]:
         ]
         if not shown:
             shown = [style.dim("no task ran") if host.active_or_done else style.red(host.phase)]
-        elif host.phase == "unreachable" and not host.counts.get("unreachable"):
-            shown.append(style.red("unreachable"))
+        elif host.phase in ("failed", "unreachable") and not host.counts.get(host.phase):
+            shown.append(style.red(host.phase))
         failures = f"   {host.failures[-1]}" if host.failures else ""
         rows.append(f"{clean(host.name):<{width}}  {'  '.join(shown)}{failures}".rstrip())
     return rows

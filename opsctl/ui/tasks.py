@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..events import Event
-from .errors import from_dict, layout
+from .errors import block, from_dict, layout
 from .state import place, task_name
 from .text import Style, clean, plural, seconds, shorten
 
@@ -134,11 +134,16 @@ def failure(event: Event, style: Style, *, verbose: bool = False) -> list[str]:
     )
 
 
-def unreachable(event: Event, style: Style) -> list[str]:
-    """A host that cannot be reached: what, cause, hint."""
+def lost(event: Event, style: Style, told: set[str]) -> list[str]:
+    """Why a host takes no further part: what, where, cause, hint. ``told`` keeps which mistakes of the playbook were
+    explained already: a line is enough for the other hosts."""
     err = from_dict(event.get("error") or {}, host=str(event.get("host", "")))
-    rows = [("cause", err.cause)] if err.cause else []
-    return list(layout(style, f"{err.host}: {err.what}", rows=rows, hint=err.hint))
+    if err.span is not None:
+        mistake = f"{err.span} {err.what}"
+        if mistake in told:
+            return [f"{style.red('error:')} {clean(str(err.host))}: {clean(err.what)} ({clean(str(err.span))})"]
+        told.add(mistake)
+    return list(block(err, style))
 
 
 def _labels(items: list[Mapping[str, Any]]) -> str:

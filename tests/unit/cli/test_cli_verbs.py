@@ -74,6 +74,20 @@ def test_lint_finds_errors(project: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["lint", "playbooks/site.yml"]) == 0
 
 
+def test_lint_tells_each_error_once(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Several errors of one file are as many blocks, with --json as many lines."""
+    (project / "bad.yml").write_text(
+        "- hosts: gpu\n  tasks:\n    - {name: a, coppy: {dest: /x}}\n    - {name: b, copy: {dest: /x, contnt: y}}\n"
+        "    - {name: c, shel: x}\n"
+    )
+    capsys.readouterr()
+    assert main(["lint", "bad.yml"]) == 2
+    assert capsys.readouterr().out.count("error: ") == 3
+    assert main(["lint", "bad.yml", "--json"]) == 2
+    whats = [json.loads(line)["what"] for line in capsys.readouterr().out.splitlines()]
+    assert len(whats) == len(set(whats)) == 3
+
+
 def test_lint_with_nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty directory is a usage error, not a success."""
     monkeypatch.chdir(tmp_path)

@@ -98,6 +98,24 @@ def test_unsafe_text_is_not_evaluated(templates: Templates) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        ("ansible_hostnam", "did you mean `ansible_hostname`?"),
+        ("ansible_quantum_state", "opsctl has no such fact: `opsctl facts HOST` lists those of a host"),
+        ("table.nineth", "did you mean `ninth`?"),
+        ("table.zzz", "if it may be absent, add `| default('...')`"),
+    ],
+)
+def test_hints_at_names_that_there_are(templates: Templates, source: str, hint: str) -> None:
+    """A fact that does not exist is answered with facts, a missing key with any of the keys there are."""
+    words = "first second third fourth fifth sixth seventh eighth ninth tenth".split()
+    scope = templates.scope({"table": dict.fromkeys(words, 1), "ansible_connection": "ssh"})
+    with pytest.raises(ConfigError) as caught:
+        templates.evaluate(load_yaml(text=f"x: '{{{{ {source} }}}}'\n", file="f")["x"], scope)
+    assert caught.value.hint == hint
+
+
 def test_an_error_without_a_place_gets_the_callers(templates: Templates) -> None:
     """``fallback`` is where an error without a place stands."""
     from opsctl.agent.values import ExprError

@@ -85,6 +85,32 @@ def test_a_real_run_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert "  command  echo why >&2; exit 3\n  exit     3 after " in err and "  stderr   why\n" in err
 
 
+def test_a_mistake_in_a_later_play_is_told_where_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second play cannot be planned: each host has failed with the located error, people read it once, exit 2; and
+    every line of it, with a host that cannot be reached beside, has the published shape."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPSCTL_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("OPSCTL_NODE_STATE_DIR", str(tmp_path / "node"))
+    play = "- hosts: all\n  gather_facts: false\n  tasks: [{name: t, debug: {msg: MSG}}]\n"
+    (tmp_path / "site.yml").write_text(play.replace("MSG", "x") + play.replace("MSG", "'{{ nope }}'"))
+    hosts = {name: {"ansible_connection": "local"} for name in ("a", "b")}
+    gone = {"ansible_host": "127.0.0.1", "ansible_port": 1}
+    (tmp_path / "hosts.yml").write_text(json.dumps({"all": {"hosts": {**hosts, "gone": gone}}}))
+    assert main(["deploy", "site.yml", "-i", "hosts.yml", "--json"]) in (2, 3)
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for event in events:
+        check(event)
+    failed = {event["host"]: event["error"] for event in events if event["event"] == "host_failed"}
+    assert set(failed) == {"a", "b"} and failed["a"]["at"] == {"file": "site.yml", "line": 6, "col": 38}
+    assert events[-1]["event"] == "run_finished" and set(events[-1]["hosts"]) == {"a", "b", "gone"}
+    assert main(["deploy", "site.yml", "-i", "hosts.yml", "-l", "a,b"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("define it, or give it a default") == 1 and " --> site.yml:6:38" in err
+    assert "task `plan`" not in err and err.count("  failed\n") == 2
+
+
 def test_the_schema_is_json_schema() -> None:
     """`opsctl schema events` prints one schema with every event in it."""
     schema = schema_events.schema()
