@@ -1,7 +1,7 @@
 """The runner: goes through a segment's tasks on the node and says what came of each.
 
-Conditions, loops, retries, registered results, blocks and handlers are decided here, where the results are; whatever
-the controller has to decide is asked (docs/architecture.md, "The Segment"). Check mode: contracts 4.
+Conditions, loops, retries, registered results and blocks are decided here, where the results are; whatever the
+controller has to decide is asked (docs/architecture.md, "The Segment").
 """
 
 from __future__ import annotations
@@ -10,25 +10,24 @@ import time
 from collections.abc import Mapping
 
 from .expr import Engine, Scope
-from .hidden import SECRET_LEAST, secret_name, sensitive, strings
-from .kinds import Fail, covers
-from .outcome import Pending, Report, failure, summary
-from .values import ExprError, Unknown, UnknownValue, from_wire, kept, to_wire
+from .handlers import Handlers
+from .hidden import SECRET_LEAST, secret_name, sensitive
+from .judge import Judge, label
+from .kinds import Fail
+from .loops import loop
+from .outcome import Report, failure
+from .taint import Taint
+from .values import ExprError, Unknown, UnknownValue, from_wire, kept
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+    from typing import Any, Dict, List, Optional, Sequence, Tuple
 
     Task = Dict[str, Any]
     Result = Dict[str, Any]
     Names = Mapping[str, Any]
 else:
     Names = Mapping
-
-#: Kinds whose arguments become words of a process.
-COMMANDS = frozenset({"command", "shell", "script", "raw"})
-#: Kinds whose failure says nothing of what they needed.
-OPAQUE = ("command", "shell", "script", "raw")
 
 
 class EndHost(Exception):
@@ -57,13 +56,10 @@ class Runner:
         self.set: Dict[str, Any] = from_wire(scope.get("set") or {})
         self.extra: Dict[str, Any] = from_wire(scope.get("extra") or {})
         self.facts: Dict[str, Any] = scope.get("facts") or {}
-        self.pending: List[Tuple[str, Sequence[Tuple[str, str]], bool]] = []
-        self.handlers: List[Task] = segment.get("handlers") or []
-        self.notified: Dict[str, float] = {}  # handler -> when it was notified; 0: before this run
-        self.since = 0.0  # of the handler that runs
+        self.handlers = Handlers(self)
+        self.judge = Judge(self.engine, services, self.check)
         # Secrets that stand in the segment: what has one in its arguments is run so that `ps` does not show it.
-        self.secrets: List[str] = list(segment.get("secrets") or ())
-        self.told: Set[str] = set()
+        self.taint = Taint(services, segment.get("secrets") or ())
         # What came of tasks before the agent died: they are not run again, their results are taken as they were.
         self.replay: Dict[str, List[Dict[str, Any]]] = {k: list(v) for k, v in (segment.get("replay") or {}).items()}
 
@@ -72,7 +68,7 @@ class Runner:
     def run(self) -> None:
         """Everything, to the last event `segment_finished`."""
         ok, ended = True, False
-        self._recall()
+        self.handlers.recall()
         if self.segment.get("facts") and not self.facts:
             ok = self._gather()
         try:
@@ -82,21 +78,8 @@ class Runner:
         if ok or self.segment.get("force_handlers"):
             ok = self._flush() and ok
         self.services.emit(
-            {"ev": "segment_finished", "ok": ok, "ended": ended, "pending_handlers": list(self.notified)}
+            {"ev": "segment_finished", "ok": ok, "ended": ended, "pending_handlers": list(self.handlers.notified)}
         )
-
-    def _recall(self) -> None:
-        """Take up the handlers that an earlier run of the play owes."""
-        if not self.segment.get("project"):
-            return
-        from .debts import Debts
-
-        owed = Debts(self.services.state_dir, self.segment["project"], self.segment.get("opsctl", "")).owed()
-        for handler in self.handlers:
-            debt = owed.get(str(handler.get("name")))
-            if debt is not None:
-                self.notified[handler["id"]] = 0.0
-                self.services.emit({"ev": "owed", "task": handler["id"], "name": handler["name"], **debt})
 
     def _gather(self) -> bool:
         begun = time.monotonic()
@@ -142,80 +125,7 @@ class Runner:
         return ok
 
     def _flush(self) -> bool:
-        ok = True
-        while self.notified and ok:
-            # In the order of their definition; one that notifies another adds it to the same flush.
-            handler = next((h for h in self.handlers if h["id"] in self.notified), None)
-            if handler is None:
-                break
-            since = self.since = self.notified.pop(handler["id"])
-            ok = self._task(handler, False, handler=True)
-            if not ok:
-                self.notified[handler["id"]] = since
-            elif isinstance(handler.get("name"), str):
-                self._paid(handler["name"])
-        return ok
-
-    def _notify(self, task: Task, scope: Scope) -> List[str]:
-        found = []
-        for raw in task.get("notify") or []:
-            names = self.engine.evaluate(from_wire(raw), scope)
-            for name in names if isinstance(names, list) else [names]:
-                matching = self._called(name)
-                if not matching:
-                    raise ExprError("no handler of this play is called `%s` or listens to it" % name)
-                for handler in matching:
-                    self.notified[handler["id"]] = time.time()
-                    found.append(handler["id"])
-                    self._owe(handler)
-        return found
-
-    def _owe(self, handler: Task) -> bool:
-        """Write on the node that ``handler`` is to run; True if it was not owed before."""
-        debts, name = self.services.debts, handler.get("name")
-        if debts is None or not isinstance(name, str):
-            return False
-        try:
-            return bool(debts.owe(name, self.segment.get("run", "")))
-        except OSError as exc:
-            self._no_room("the handler `%s` is lost if this run is cut off before it runs" % name, exc)
-            return False
-
-    def _paid(self, name: str) -> None:
-        """``name`` is owed no more."""
-        if self.services.debts is not None:
-            try:
-                self.services.debts.paid(name)
-            except OSError as exc:
-                self._no_room("the handler `%s` will run once more in the next run" % name, exc)
-
-    def _no_room(self, what: str, exc: OSError) -> None:
-        message = "no room for opsctl's own state on the node (%s): %s" % (exc.strerror, what)
-        self.services.emit({"ev": "warning", "message": message})
-
-    def _called(self, name: Any) -> List[Task]:
-        """The handlers that a notification means."""
-        matching = [h for h in self.handlers if h.get("name") == name or name in (h.get("listen") or [])]
-        return matching if any(name in (h.get("listen") or []) for h in matching) else matching[-1:]
-
-    def _begins(self, task: Task, report: Report) -> Any:
-        """What is done when a worker is about to change something (``durable``), or takes long.
-
-        The handlers are owed before the change: an agent that dies right after it must not lose them.
-        """
-
-        def started(durable: bool) -> None:
-            if durable and self.services.debts is not None and not report.owed:
-                for raw in task.get("notify") or []:
-                    try:
-                        names = self.engine.evaluate(from_wire(raw), self.scope(task))
-                    except (ExprError, UnknownValue):
-                        continue  # it needs the result: it is owed when that is there
-                    for name in names if isinstance(names, list) else [names]:
-                        report.owed += [handler["name"] for handler in self._called(name) if self._owe(handler)]
-            report.started(durable)
-
-        return started
+        return self.handlers.flush(lambda handler: self._task(handler, False, handler=True))
 
     # -- one task -----------------------------------------------------------------------------------------------------
 
@@ -239,9 +149,9 @@ class Runner:
                 turn = self.services.ask(task["id"], "run_once", {})
                 if not turn.get("mine"):
                     return self._adopt(task, turn, report)
-            final = self._loop(task, scope, report) if task.get("loop") is not None or "items" in task else None
+            final = loop(self, task, scope, report) if task.get("loop") is not None or "items" in task else None
             if final is None:
-                final = self._one(task, scope, report)
+                final = self.one(task, scope, report)
         except UnknownValue as exc:
             final = {"outcome": "unknown", "reason": "depends on %s" % exc.task}
         except (ExprError, Fail) as exc:
@@ -263,7 +173,7 @@ class Runner:
         if event.get("facts"):
             self.facts = kept(event["facts"])
         for handler_id in event.get("notified") or []:
-            self.notified[handler_id] = 0.0
+            self.handlers.notified[handler_id] = 0.0
         if event["outcome"] == "rescued":
             self.set["ansible_failed_task"] = {"name": event.get("name") or task.get("name"), "action": task["kind"]}
             self.set["ansible_failed_result"] = event.get("result") or {}
@@ -284,7 +194,7 @@ class Runner:
     def _adopt(self, task: Task, turn: Dict[str, Any], report: Report) -> bool:
         """Take over what the host that ran a `run_once` task got."""
         if "value" in turn and task.get("register"):
-            self.set[task["register"]] = Unknown(self._label(task)) if turn.get("unknown") else turn["value"]
+            self.set[task["register"]] = Unknown(label(task)) if turn.get("unknown") else turn["value"]
         self.set.update(turn.get("set") or {})
         if turn.get("failed"):
             report.finish({"outcome": "failed", "error": {"what": "`run_once` failed on %s" % turn.get("host")}})
@@ -297,9 +207,9 @@ class Runner:
         result = final.get("result")
         name = task.get("register")
         if outcome == "unknown":
-            self.pending.append((self._label(task), *final.pop("touched", ((), True))))
+            self.judge.pend(task, *final.pop("touched", ((), True)))
             if name:
-                self.set[name] = Unknown(self._label(task))
+                self.set[name] = Unknown(label(task))
         elif name and result is not None:
             self.set[name] = result
         learned = final.pop("learned", None)
@@ -323,105 +233,21 @@ class Runner:
         final["outcome"] = outcome
         if outcome == "changed" or (outcome == "ignored" and final.get("changed")):
             try:
-                final["notified"] = self._notify(task, scope)
+                final["notified"] = self.handlers.notify(task, scope)
             except ExprError as exc:
                 final.update(outcome="failed", error=failure("", exc))
         if task.get("no_log"):
-            self._taint([*sensitive(result or {}), *sensitive(final.get("set") or {})])
+            self.taint.add([*sensitive(result or {}), *sensitive(final.get("set") or {})])
         if not final.get("notified"):
             for name in report.owed:
-                self._paid(name)
+                self.handlers.paid(name)
         report.finish(final)
         return final["outcome"] not in ("failed", "rescued")
 
-    def _taint(self, values: Iterable[str]) -> None:
-        """These are secret from here on: the controller is told before it sees anything in which they may stand."""
-        fresh = [value for value in dict.fromkeys(values) if value not in self.secrets]
-        if fresh:
-            self.secrets += fresh
-            self.services.taint(fresh)
-
-    def _hidden(self, task: Task, args: Any) -> bool:
-        """Whether a command has a secret in its words. A shell gets it unseen; a program's arguments are seen by all."""
-        if task["kind"] not in COMMANDS or not self.secrets:
-            return False
-        text = "\n".join(strings(args))
-        if not any(secret in text for secret in self.secrets):
-            return False
-        words = {"command": ("cmd", "argv"), "script": ("arguments",)}.get(task["kind"], ())
-        shown = "\n".join(text for name in words for text in strings(args.get(name)))
-        if task["id"] not in self.told and any(secret in shown for secret in self.secrets):
-            self.told.add(task["id"])
-            message = (
-                "%s gives a secret to a program as an argument, where every user of the node can see it while it runs; "
-                "give it in `environment:` or `stdin:`" % self._label(task)
-            )
-            self.services.emit({"ev": "warning", "message": message})
-        return True
-
-    def _label(self, task: Task) -> str:
-        name = task.get("name")
-        return "task %s%s" % (task.get("n", task["id"]), " `%s`" % name if isinstance(name, str) else "")
-
-    # -- loops --------------------------------------------------------------------------------------------------------
-
-    def _loop(self, task: Task, scope: Scope, report: Report) -> Result:
-        control = task.get("loop_control") or {}
-        items = task.get("items")
-        if items is None:
-            values = self.engine.evaluate(from_wire(task["loop"]), scope)
-            if not isinstance(values, list):
-                hint = (
-                    'write `loop: "{{ NAME | dict2items }}"`' if isinstance(values, Mapping) else "`loop` takes a list"
-                )
-                raise ExprError("`loop` got %s, not a list" % type(values).__name__, task["loop"].get("at"), 1, hint)
-            items = [{"item": value} for value in values]
-        if not items:
-            return {
-                "outcome": "skipped",
-                "reason": "the loop has no items",
-                "result": {"changed": False, "skipped": True, "results": []},
-            }
-        parts: List[Result] = []
-        for index, item in enumerate(items):
-            if index and control.get("pause"):
-                self.services.sleep(float(self.engine.evaluate(from_wire(control["pause"]), scope)))
-            value = from_wire(item["item"])
-            names = {control.get("loop_var") or "item": value, "ansible_loop_var": control.get("loop_var") or "item"}
-            if control.get("index_var"):
-                names[control["index_var"]] = index
-            names["ansible_loop"] = {"index": index + 1, "index0": index, "first": not index, "last": index == len(items) - 1,
-                                     "length": len(items)}  # fmt: skip
-            inner = self.scope(task, names)
-            label = item.get("label")
-            if label is None:
-                label = control["label"] if control.get("label") is not None else to_wire(value)
-            try:
-                shown = self.engine.evaluate(from_wire(label), inner)
-            except (ExprError, UnknownValue):
-                shown = value
-            report.item = shown
-            try:
-                part = self._one({**task, **{k: item[k] for k in ("args", "when", "env") if k in item}}, inner, report)
-            except UnknownValue as exc:
-                part = {"outcome": "unknown", "reason": "depends on %s" % exc.task}
-            except (ExprError, Fail) as exc:
-                part = {
-                    "outcome": "failed",
-                    "error": failure("", exc),
-                    "result": {"failed": True, "msg": str(exc), "changed": False},
-                }
-            part["label"] = shown
-            if part.get("result") is not None:
-                part["result"][control.get("loop_var") or "item"] = value
-                part["result"]["ansible_loop_var"] = control.get("loop_var") or "item"
-            parts.append(part)
-        report.item = None
-        return summary(parts)
-
     # -- one item -----------------------------------------------------------------------------------------------------
 
-    def _one(self, task: Task, scope: Scope, report: Report) -> Result:
+    def one(self, task: Task, scope: Scope, report: Report) -> Result:
+        """One item, or a task without a loop. Raises ExprError, UnknownValue, Fail, Stopped."""
         for raw in task.get("when") or []:
             expression = from_wire(raw)
             if not self.engine.test(expression, scope):
@@ -446,12 +272,12 @@ class Runner:
             "diff": task["diff"] if task.get("diff") is not None else bool(self.segment.get("diff")),
             "env": self._environment(task, scope),
         }
-        if self._hidden(task, args):
+        if self.taint.hides(task, label(task), args):
             request["hidden"] = True
         if request["check"]:
-            request["pending"] = [[label, [*writes, *[("any", "")] * opaque]] for label, writes, opaque in self.pending]
-        if report.handler and self.since:
-            request["since"] = self.since
+            request["pending"] = self.judge.pending()
+        if report.handler and self.handlers.since:
+            request["since"] = self.handlers.since
         timeout = self.engine.evaluate(from_wire(task.get("timeout")), scope)
         if timeout:
             request["timeout"] = float(timeout)
@@ -474,23 +300,23 @@ class Runner:
                     "`environment` takes a mapping of names to values, not %s" % type(values).__name__, layer.get("at")
                 )
             out.update({str(key): "" if value is None else str(value) for key, value in values.items()})
-        self._taint(value for name, value in out.items() if secret_name(name) and len(value) >= SECRET_LEAST)
+        self.taint.add(value for name, value in out.items() if secret_name(name) and len(value) >= SECRET_LEAST)
         return out
 
     def _until(self, task: Task, scope: Scope, report: Report, request: Dict[str, Any], become: Any) -> Result:
         conditions = task.get("until")
         if not conditions:
-            return self._judge(task, scope, report, self._perform(task, request, become, report))
+            return self.judge.judge(task, scope, self._perform(task, request, become, report))
         retries = max(0, int(self.engine.evaluate(from_wire(task.get("retries", 3)), scope)))
         delay = float(self.engine.evaluate(from_wire(task.get("delay", 5)), scope))
         final: Result = {}
         for attempt in range(1, retries + 2):
-            final = self._judge(task, scope, report, self._perform(task, request, become, report))
+            final = self.judge.judge(task, scope, self._perform(task, request, become, report))
             if final.get("result") is not None:
                 final["result"]["attempts"] = attempt
             if final.get("pending") or final["outcome"] == "unknown":
                 return final
-            if self._holds(task, "until", scope, final.get("result")):
+            if self.judge.holds(task, "until", scope, final.get("result")):
                 return final
             if attempt <= retries:
                 report.note(self.services, "attempt %d of %d did not do, next in %g s" % (attempt, retries + 1, delay))
@@ -501,11 +327,6 @@ class Runner:
             final["result"].update(failed=True, msg=final["result"].get("msg") or text)
         return final
 
-    def _holds(self, task: Task, field: str, scope: Scope, result: Any) -> bool:
-        if task.get("register") and result is not None:
-            scope = scope.child({task["register"]: result}, under=1)
-        return all(self.engine.test(from_wire(raw), scope, field) for raw in task[field])
-
     def _perform(self, task: Task, request: Dict[str, Any], become: Any, report: Report) -> Dict[str, Any]:
         target = task.get("delegate_to")
         if target is not None:
@@ -515,68 +336,7 @@ class Runner:
                 request.pop("since", None)  # another clock
                 done = self.services.ask(task["id"], "delegate", {"to": target, "request": request, "become": become})
                 return dict(done)
-        return dict(self.services.perform(request, become, task["id"], self._begins(task, report)))
-
-    def _judge(self, task: Task, scope: Scope, report: Report, done: Dict[str, Any]) -> Result:
-        """What a worker's answer means: `changed_when`, `failed_when`, and check mode's unknowns."""
-        result: Dict[str, Any] = dict(done.get("result") or {})
-        if done.get("failed") and not done.get("blind"):
-            cure = self._cure(done.get("needs") or ()) if self.check else None
-            if self.check and cure is None and self.pending and task["kind"] in OPAQUE:
-                # It really ran (`check_mode: false`) and failed on a node on which nothing was changed.
-                cure = self.pending[-1][0]
-            if cure:
-                return {"outcome": "unknown", "reason": "depends on %s" % cure}
-        if done.get("depends"):
-            touched = [tuple(pair) for pair in done["writes"]], bool(done["opaque"])
-            return {"outcome": "unknown", "reason": "depends on %s" % done["depends"], "touched": touched}
-        learned = result.get("ansible_facts") if task["kind"] in ("set_fact", "setup") else None
-        result["changed"] = bool(done.get("changed"))
-        result["failed"] = bool(done.get("failed"))
-        if done.get("msg") and not result.get("msg"):
-            result["msg"] = done["msg"]
-        final: Result = {"result": result, "learned": learned, **{key: done.get(key) for key in ("diff", "effect", "note")}}
-        if done.get("pending"):
-            unmet = [need for need in done.get("needs") or () if not self._cure([need], sure=True)]
-            cure = self._cure(unmet) if unmet else None
-            if cure:
-                return {"outcome": "unknown", "reason": "depends on %s" % cure}
-            if unmet:
-                return {
-                    "outcome": "failed",
-                    "result": {**result, "failed": True},
-                    "error": {"what": done.get("unmet") or "something it needs is missing"},
-                }
-            self.pending.append(
-                (self._label(task), [tuple(pair) for pair in done.get("writes") or ()], bool(done.get("opaque")))
-            )
-            final.update(pending=True, result=Pending(result, self._label(task)))
-        if task.get("changed_when") is not None:
-            final["result"]["changed"] = self._holds(task, "changed_when", scope, final["result"])
-            if not final["result"]["changed"] and done.get("pending"):
-                self.pending.pop()
-        if task.get("failed_when") is not None and not done.get("cancelled"):
-            try:
-                final["result"]["failed"] = self._holds(task, "failed_when", scope, final["result"])
-            except UnknownValue:
-                if not final.get("pending"):
-                    raise
-            final["result"]["failed_when_result"] = final["result"]["failed"]
-        for text in result.get("warnings") or ():
-            self.services.emit({"ev": "warning", "message": "%s: %s" % (self._label(task), text)})
-        final["changed"] = final["result"]["changed"]
-        final["outcome"] = "failed" if final["result"]["failed"] else "changed" if final["changed"] else "ok"
-        if final["outcome"] == "failed":
-            final["error"] = failure("", done) if done.get("failed") else {"what": "the `failed_when` condition holds"}
-        return final
-
-    def _cure(self, needs: Sequence[Sequence[str]], sure: bool = False) -> Optional[str]:
-        """The pending change (check mode) which could make true what was missing; ``sure``: not one that may be any."""
-        for label, writes, opaque in self.pending:
-            known = [write for write in writes if not sure or write[0] != "any"]
-            if (opaque and not sure) or any(covers(write, (need[0], need[1])) for write in known for need in needs):
-                return label
-        return None
+        return dict(self.services.perform(request, become, task["id"], self.handlers.begins(task, report)))
 
     def _ask(self, what: str, data: Any) -> Any:
         return self.services.ask(self.current, what, data)

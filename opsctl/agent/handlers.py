@@ -1,0 +1,119 @@
+"""A play's handlers on the node: who was notified, and what is owed until it has run (contracts 3)."""
+
+from __future__ import annotations
+
+import time
+
+from .debts import Debts
+from .values import ExprError, UnknownValue, from_wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List
+
+    from .expr import Scope
+    from .outcome import Report
+    from .runner import Runner
+
+    Task = Dict[str, Any]
+
+
+class Handlers:
+    """The handlers of a segment. `notified` are those that are to run, in no order: they run as they are defined."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._services = runner.services
+        self._segment = runner.segment
+        self._all: List[Task] = runner.segment.get("handlers") or []
+        self.notified: Dict[str, float] = {}  # handler -> when it was notified; 0: before this run
+        self.since = 0.0  # of the handler that runs
+
+    def recall(self) -> None:
+        """Take up those that an earlier run of the play owes."""
+        if not self._segment.get("project"):
+            return
+        owed = Debts(self._services.state_dir, self._segment["project"], self._segment.get("opsctl", "")).owed()
+        for handler in self._all:
+            debt = owed.get(str(handler.get("name")))
+            if debt is not None:
+                self.notified[handler["id"]] = 0.0
+                self._services.emit({"ev": "owed", "task": handler["id"], "name": handler["name"], **debt})
+
+    def flush(self, run: Callable[[Task], bool]) -> bool:
+        """Let ``run`` do those that were notified, until none is left or one fails."""
+        ok = True
+        while self.notified and ok:
+            # In the order of their definition; one that notifies another adds it to the same flush.
+            handler = next((one for one in self._all if one["id"] in self.notified), None)
+            if handler is None:
+                break
+            since = self.since = self.notified.pop(handler["id"])
+            ok = run(handler)
+            if not ok:
+                self.notified[handler["id"]] = since
+            elif isinstance(handler.get("name"), str):
+                self.paid(handler["name"])
+        return ok
+
+    def notify(self, task: Task, scope: Scope) -> List[str]:
+        """What ``task`` notifies after its change: the ids. Raises ExprError for one that there is not."""
+        found = []
+        for raw in task.get("notify") or []:
+            names = self._runner.engine.evaluate(from_wire(raw), scope)
+            for name in names if isinstance(names, list) else [names]:
+                matching = self._called(name)
+                if not matching:
+                    raise ExprError("no handler of this play is called `%s` or listens to it" % name)
+                for handler in matching:
+                    self.notified[handler["id"]] = time.time()
+                    found.append(handler["id"])
+                    self._owe(handler)
+        return found
+
+    def begins(self, task: Task, report: Report) -> Callable[[bool], None]:
+        """What is done when a worker is about to change something (True), or takes long.
+
+        The handlers are owed before the change: an agent that dies right after it must not lose them.
+        """
+
+        def started(durable: bool) -> None:
+            if durable and self._services.debts is not None and not report.owed:
+                for raw in task.get("notify") or []:
+                    try:
+                        names = self._runner.engine.evaluate(from_wire(raw), self._runner.scope(task))
+                    except (ExprError, UnknownValue):
+                        continue  # it needs the result: it is owed when that is there
+                    for name in names if isinstance(names, list) else [names]:
+                        report.owed += [handler["name"] for handler in self._called(name) if self._owe(handler)]
+            report.started(durable)
+
+        return started
+
+    def _owe(self, handler: Task) -> bool:
+        """Write on the node that ``handler`` is to run; True if it was not owed before."""
+        debts, name = self._services.debts, handler.get("name")
+        if debts is None or not isinstance(name, str):
+            return False
+        try:
+            return bool(debts.owe(name, self._segment.get("run", "")))
+        except OSError as exc:
+            self._no_room("the handler `%s` is lost if this run is cut off before it runs" % name, exc)
+            return False
+
+    def paid(self, name: str) -> None:
+        """``name`` is owed no more."""
+        if self._services.debts is not None:
+            try:
+                self._services.debts.paid(name)
+            except OSError as exc:
+                self._no_room("the handler `%s` will run once more in the next run" % name, exc)
+
+    def _no_room(self, what: str, exc: OSError) -> None:
+        message = "no room for opsctl's own state on the node (%s): %s" % (exc.strerror, what)
+        self._services.emit({"ev": "warning", "message": message})
+
+    def _called(self, name: Any) -> List[Task]:
+        """The handlers that a notification means."""
+        matching = [one for one in self._all if one.get("name") == name or name in (one.get("listen") or [])]
+        return matching if any(name in (one.get("listen") or []) for one in matching) else matching[-1:]
