@@ -81,28 +81,12 @@ class RunResult:
     resumable: bool = False
 
 
-def deploy(
-    playbook: Playbook,
-    inventory: Inventory,
-    options: DeployOptions,
-    bus: Bus,
-    *,
-    sessions: Sessions | None = None,
-    masker: Masker | None = None,
-    ledger: Ledger | None = None,
-    decide: Callable[[BaseException], Decision] = without_terminal,
-) -> RunResult:
-    """Run ``playbook``. Raises OpsError for what is wrong before anything is sent; task failures are in the result.
-
-    ``sessions`` may have begun to connect already; ``masker`` learns every secret of the run. A
-    ``ledger`` that knows segments already makes this a resume. ``decide`` says what happens on the nodes when the run
-    is interrupted here.
-    """
-    return Run(playbook, inventory, options, bus, sessions, masker, ledger, decide).go()
-
-
 class Run:
-    """One run of a playbook."""
+    """One run of a playbook; `go` runs it.
+
+    ``sessions`` may have begun to connect already; ``masker`` learns every secret of the run. A ``ledger`` that knows
+    segments already makes this a resume. ``decide`` says what happens on the nodes when the run is interrupted here.
+    """
 
     def __init__(
         self,
@@ -144,7 +128,8 @@ class Run:
         self._lock = threading.Lock()
 
     def go(self) -> RunResult:
-        """All plays, and the last event."""
+        """All plays, and the last event. Raises OpsError for what is wrong before anything is sent; task failures are
+        in the result."""
         from .playrun import PlayRun
 
         plays = self._plays()
@@ -294,4 +279,4 @@ class Run:
         return Interrupted("stopped: nothing of this run goes on on the nodes", cause=self.stopped)
 
 
-__all__ = ["ConnectError", "Decision", "DeployOptions", "Run", "RunResult", "Signalled", "deploy", "without_terminal"]
+__all__ = ["ConnectError", "Decision", "DeployOptions", "Run", "RunResult", "Signalled", "without_terminal"]

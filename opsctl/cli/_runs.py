@@ -162,7 +162,7 @@ def deploy(
     code, resumable = 1, False
     try:
         with signals():
-            result = executor.deploy(
+            result = executor.Run(
                 playbook,
                 inventory,
                 options,
@@ -171,7 +171,7 @@ def deploy(
                 masker=masker,
                 ledger=ledger,
                 decide=lambda reason: decide(reason, outlets.suspended),
-            )
+            ).go()
         code, resumable = result.exit, result.resumable
     except (OpsError, KeyboardInterrupt, Exception) as exc:
         err = _as_error(exc)

@@ -40,12 +40,16 @@ def execute(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., int]], l
     def install(play: Callable[[Bus, Any], int]) -> list[Any]:
         seen: list[Any] = []
 
-        def deploy(playbook: Any, inventory: Any, options: Any, bus: Bus, **_: Any) -> RunResult:
-            seen.append(options)
-            code = play(bus, options)
-            return RunResult(exit=code, hosts={"a": dict(COUNTS)})
+        class Run:
+            def __init__(self, playbook: Any, inventory: Any, options: Any, bus: Bus, **_: Any) -> None:
+                seen.append(options)
+                self.bus = bus
 
-        monkeypatch.setattr(executor, "deploy", deploy)
+            def go(self) -> RunResult:
+                code = play(self.bus, seen[-1])
+                return RunResult(exit=code, hosts={"a": dict(COUNTS)})
+
+        monkeypatch.setattr(executor, "Run", Run)
         return seen
 
     return install
