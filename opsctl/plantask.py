@@ -286,7 +286,7 @@ class TaskBuilder:
         except BadArgs as exc:
             raise self._bad(exc) from None
         if told.wire is not None:
-            return told.wire, {}
+            return dict(told.wire), {}
         known = dict(told.known)
         waiting = {name: value for name, value in told.open.items() if self._waits(value, scope, known, name)}
         extra: dict[str, Any] = {}
@@ -315,7 +315,7 @@ class TaskBuilder:
                         raise locate(exc, self.task.span, self.scope) from None
             out[name] = self.b._ship(value, self.layers)
         if kind.prepare is None and not told.open:
-            told.wire = out
+            told.wire = dict(out)
         return out, extra
 
     def _waits(self, value: Any, scope: Scope, known: dict[str, Any], name: str) -> bool:
