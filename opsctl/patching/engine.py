@@ -7,7 +7,7 @@ the manifest that belongs to them, `Plan.wire` is what patchfs commits.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from .observed import Observed, sha
 from .overlap import overlaps
 from .sets import Patch, PatchSet, from_dict
 from .source import Source, decode
-from .states import SetStatus, known_text, needless, status
+from .states import SATISFIED, SetStatus, needless, status
 from .tree import Tree, Unmet
 
 
@@ -80,15 +80,17 @@ def plan_apply(
         )
     sources = seen.texts(name for item in sets for name in item.files())
     texts = {path: source.text for path, source in sources.items()}
+    anew = _anew(states, texts)
+    for path in anew:
+        texts[path] = _without_ours(seen, path, chosen)
     touched: dict[str, list[tuple[PatchSet, Patch, bool]]] = {}
     for item in states:
-        for patch, patch_status in zip(item.set.patches, item.patches, strict=True):
-            if patch_status.state == "applied":  # by us, perhaps for another set: this one owns it too from now on
-                touched.setdefault(patch_status.file, []).append((item.set, patch, False))
-            if patch_status.state in {"clean", "drifted"}:
-                path = patch_status.file
-                texts[path] = _made(patch, path, texts, seen, force, patch_status.bent)
-                touched.setdefault(path, []).append((item.set, patch, True))
+        for patch, one in zip(item.set.patches, item.patches, strict=True):
+            if one.state in {"clean", "drifted"} or (one.state in SATISFIED and one.file in anew):
+                texts[one.file] = _made(patch, one.file, texts)
+            if one.state in {"clean", "drifted", "applied"}:
+                # Applied by us, perhaps for another set: this one owns it too from now on.
+                touched.setdefault(one.file, []).append((item.set, patch, one.state != "applied"))
     _check(texts, states, others)
     return _apply_plan(seen, sources, texts, touched, run=run, now=now, opsctl=opsctl), states
 
@@ -110,18 +112,37 @@ def _refuse(seen: Observed, states: Sequence[SetStatus], force: bool) -> None:
                           hint="`opsctl patch-vllm diff` shows the edit; `apply --force` makes it true again")
 
 
-def _made(patch: Patch, path: str, texts: Mapping[str, str], seen: Observed, force: bool, bent: bool) -> str:
-    entry = seen.entry(path)
-    before = known_text(seen, entry["before"]) if entry and force else None
+def _anew(states: Sequence[SetStatus], texts: Mapping[str, str]) -> set[str]:
+    """Files in which a patch drifted so that it cannot be made on what is left of it."""
+    out: set[str] = set()
+    for item in states:
+        for patch, one in zip(item.set.patches, item.patches, strict=True):
+            if one.state == "drifted" and one.file not in out:
+                try:
+                    if one.anew:
+                        raise Unmet(patch.name, one.file)
+                    _make_all(patch, one.file, texts[one.file], texts)
+                except Unmet:
+                    out.add(one.file)
+    return out
+
+
+def _made(patch: Patch, path: str, texts: Mapping[str, str]) -> str:
     try:
-        if not bent or before is None:
-            return _make_all(patch, path, texts[path], texts)
+        return _make_all(patch, path, texts[path], texts)
     except Unmet as exc:
-        if before is None:
-            raise PatchMismatch(f"patch {patch.name} does not fit {path}", cause=str(exc)) from None
-    assert entry is not None and before is not None
-    text = _remade(seen, entry["patches"], path, before)
-    return _make_all(patch, path, text, {**texts, path: text})
+        raise PatchMismatch(f"patch {patch.name} does not fit {path}", cause=str(exc)) from None
+
+
+def _without_ours(seen: Observed, path: str, chosen: Collection[str]) -> str:
+    """A file as it would be if the sets ``chosen`` had never been applied to it; where another hand has edited what
+    they wrote, that edit goes with it."""
+    entry, now = seen.entry(path), seen.data(path)
+    assert entry is not None and now is not None  # it drifted
+    before, after = seen.blobs.get(entry["before"]), seen.blobs.get(entry["after"])
+    assert before is not None and after is not None
+    others = [item for item in entry["patches"] if item["set"] not in chosen]
+    return _remade(seen, others, path, decode(merge.prefer(after, before, now)).text)
 
 
 def _remade(seen: Observed, owners: Sequence[Mapping[str, Any]], path: str, text: str) -> str:
@@ -211,8 +232,8 @@ def _baseline(seen: Observed, path: str, entry: dict[str, Any] | None, now: byte
         return before if before is not None else now
     undone = merge.three_way(after, before, now)
     if undone is None:
-        plan.notes.append(f"{path}: edits of another hand lie on ours; revert returns to the file before both")
-        return before
+        plan.notes.append(f"{path}: revert also takes away what another hand edited where the patch is")
+        return merge.prefer(after, before, now)
     return undone
 
 
@@ -276,6 +297,7 @@ def plan_revert(seen: Observed, names: Sequence[str] | None, *, opsctl: str, for
             if undone_text is not None:
                 base = undone_text
             else:
+                base = before if after is None else merge.prefer(after, before, old)
                 plan.copies[path] = old
                 plan.notes.append(f"{path}: an edit by another hand went with it")
         new = base

@@ -9,17 +9,29 @@ Change = tuple[int, int, list[bytes]]
 
 def three_way(base: bytes, mine: bytes, theirs: bytes) -> bytes | None:
     """``base`` with the changes that lead to ``mine`` and those that lead to ``theirs``; None when they overlap."""
-    if base == theirs:
-        return mine
-    if base == mine:
-        return theirs
+    ours, other = _both(base, mine, theirs)
+    if any(_meet(one, two) for one in ours for two in other):
+        return None
+    return _put(base, ours, other)
+
+
+def prefer(base: bytes, mine: bytes, theirs: bytes) -> bytes:
+    """As `three_way`; of changes that overlap, those that lead to ``mine``."""
+    ours, other = _both(base, mine, theirs)
+    return _put(base, ours, [two for two in other if not any(_meet(one, two) for one in ours)])
+
+
+def _both(base: bytes, mine: bytes, theirs: bytes) -> tuple[list[Change], list[Change]]:
     lines = base.splitlines(keepends=True)
-    ours, other = _changes(lines, mine), _changes(lines, theirs)
-    for first, last, new in ours:
-        for first2, last2, new2 in other:
-            if (first, last, new) != (first2, last2, new2) and first <= last2 and first2 <= last:
-                return None
-    out = list(lines)
+    return _changes(lines, mine), _changes(lines, theirs)
+
+
+def _meet(one: Change, two: Change) -> bool:
+    return one != two and one[0] <= two[1] and two[0] <= one[1]
+
+
+def _put(base: bytes, ours: list[Change], other: list[Change]) -> bytes:
+    out = base.splitlines(keepends=True)
     every = ours + [change for change in other if change not in ours]
     for first, last, new in sorted(every, key=lambda change: change[0], reverse=True):
         out[first:last] = new

@@ -10,6 +10,7 @@ from .observed import Observed
 from .patterns import compiled
 from .sets import Patch, PatchSet
 from .source import NotText, decode
+from .statements import Statement
 from .tree import Tree, Unmet
 
 SATISFIED = frozenset({"applied", "upstreamed", "foreign"})
@@ -26,8 +27,8 @@ class PatchStatus:
     optional: bool = False
     #: Whether the release lacks what the patch is for (and not only the file).
     needless: bool = False
-    #: Drifted into another form that counts as true: what is there now is no base to make it on.
-    bent: bool = False
+    #: Drifted, and what another hand left of it is no base to make it on: it would stand there twice.
+    anew: bool = False
 
     def as_dict(self) -> dict[str, str]:
         """The shape that ``--json`` has."""
@@ -109,16 +110,17 @@ def patch_status(
     if all(true):
         bent = _bent(seen, patch, path, texts, entry)
         if bent:
-            out.state, out.detail, out.bent = "drifted", f"edited after apply, no longer as it was made: {bent[0]}", True
-            out.detail += _more(bent)
+            out.state, out.anew = "drifted", True
+            out.detail = f"edited after apply, no longer as it was made: {bent[0].explain()}" + _more(bent)
             return out
         out.state, out.detail = _whose(seen, patch, path, texts, entry)
         return out
     if entry is not None:
         after = known_text(seen, entry["after"])
         if after is not None and all(held(patch, path, after, {**texts, path: after})):
-            lost = [item.explain() for item, holds in zip(patch.statements, true, strict=True) if not holds]
-            out.state, out.detail = "drifted", f"edited after apply, no longer true: {lost[0]}" + _more(lost)
+            lost = [item for item, holds in zip(patch.statements, true, strict=True) if not holds]
+            out.state, out.anew = "drifted", not all(item.additive for item in lost)
+            out.detail = f"edited after apply, no longer true: {lost[0].explain()}" + _more(lost)
             return out
     try:
         tree = Tree(path, made[path], made)
@@ -155,7 +157,7 @@ def held(patch: Patch, path: str, text: str, texts: Mapping[str, str]) -> list[b
 
 def _bent(
     seen: Observed, patch: Patch, path: str, texts: Mapping[str, str], entry: dict[str, Any] | None
-) -> list[str]:
+) -> list[Statement]:
     """What opsctl made, and another hand has edited into something that only counts as true (``accept``)."""
     if entry is None or seen.files[path] == entry["after"]:
         return []
@@ -165,7 +167,7 @@ def _bent(
     strict = patch.model_copy(update={"statements": tuple(item.exact() for item in patch.statements)})
     was, made, now = (held(strict, path, text, {**texts, path: text}) for text in (before, after, texts[path]))
     return [
-        item.explain()
+        item
         for item, old, ours, left in zip(strict.statements, was, made, now, strict=True)
         if ours and not old and not left
     ]
@@ -204,5 +206,5 @@ def known_text(seen: Observed, digest: str) -> str | None:
         return None
 
 
-def _more(items: Sequence[str]) -> str:
+def _more(items: Sequence[object]) -> str:
     return f" (and {len(items) - 1} more)" if len(items) > 1 else ""

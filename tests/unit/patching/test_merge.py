@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.patching.merge import three_way
+from opsctl.patching.merge import prefer, three_way
 
 BASE = b"a\nb\nc\nd\ne\nf\n"
 
@@ -27,6 +27,12 @@ BASE = b"a\nb\nc\nd\ne\nf\n"
 def test_merging(mine: bytes, theirs: bytes, merged: bytes | None) -> None:
     """Changes apart go together; the same change is one; changes of one or of neighbouring lines are refused."""
     assert three_way(BASE, mine, theirs) == merged
+    assert prefer(BASE, mine, theirs) == (mine if merged is None else merged)
+
+
+def test_of_changes_that_meet_mine_is_preferred() -> None:
+    """What lies apart from them stays."""
+    assert prefer(BASE, b"a\nB\nc\nd\ne\nf\n", b"a\nX\nc\nd\nE\nf\n") == b"a\nB\nc\nd\nE\nf\n"
 
 
 lines = st.lists(st.sampled_from([b"x\n", b"y\n", b"z\r\n", b"w"]), max_size=6)

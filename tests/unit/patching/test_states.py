@@ -110,7 +110,7 @@ def test_drifted_says_what_and_force_keeps_a_copy(tmp_path: Path) -> None:
     (copy,) = (root / ".opsctl" / "copies").iterdir()
     assert copy.read_bytes() == drifted
     assert any(str(copy) in note for note in forced.notes)
-    assert any("revert returns to the file before both" in note for note in forced.notes)
+    assert any("revert also takes away what another hand edited" in note for note in forced.notes)
     revert(root)
     assert contents(root)["pkg/one.py"].decode() == ONE
 
@@ -377,7 +377,7 @@ def test_an_edit_into_a_form_that_also_counts_is_drift(tmp_path: Path) -> None:
     apply(root, two)
     whole = contents(root)
     path = root / "pkg/two.py"
-    path.write_text(path.read_text() + "# a remark\n")
+    path.write_text("# a remark\n" + path.read_text())
     assert states(root, two) == ("applied", {"method": "applied", "size": "applied"})
     path.write_text(path.read_text().replace("return None", "raise SystemExit"))
     status = verbs.report_status(local_site(root=str(root)), [two])[0].sets[0]
@@ -387,11 +387,28 @@ def test_an_edit_into_a_form_that_also_counts_is_drift(tmp_path: Path) -> None:
     assert refused.error is not None and "edited by another hand" in refused.error.what
     forced = apply(root, two, force=True)
     assert forced.error is None and forced.changed and states(root, two)[0] == "applied"
-    assert contents(root) == whole
+    assert contents(root) == {**whole, "pkg/two.py": b"# a remark\n" + whole["pkg/two.py"]}
     (copy,) = (root / ".opsctl/copies").iterdir()
     assert "raise SystemExit" in copy.read_text()
     revert(root, sets=(two,))
-    assert "speed" not in path.read_text() and "stop" not in path.read_text()
+    assert path.read_text() == "# a remark\n" + TWO
+
+
+def test_a_statement_that_was_edited_is_not_made_beside_what_is_left_of_it(tmp_path: Path) -> None:
+    """The edited form of an inserted block goes when it is made anew; edits elsewhere in the file stay."""
+    root = install(tmp_path)
+    insert = {"insert": {"in": "run", "at": "first", "source": "if items:\n    items = list(items)\n"}}
+    one = make_set(patch("first", "pkg/one.py", insert))
+    apply(root, one)
+    path = root / "pkg/one.py"
+    made = path.read_text()
+    edit(path, "items = list(items)", "items = items[1:]")
+    edit(path, 'SUPPORTED = ["a", "b"]', 'SUPPORTED = ["a"]')
+    assert states(root, one)[0] == "drifted"
+    assert apply(root, one, force=True).changed
+    assert path.read_text() == made.replace('["a", "b"]', '["a"]')
+    revert(root, sets=(one,))
+    assert path.read_text() == ONE.replace('["a", "b"]', '["a"]')
 
 
 def test_a_form_that_counts_without_opsctl_is_no_drift(tmp_path: Path) -> None:
