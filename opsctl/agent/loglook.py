@@ -9,6 +9,7 @@ import collections
 from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 
 from . import logscan
+from .logfile import Log, open_log
 from .logpack import Line, Texts, pack
 
 Json = Dict[str, Any]
@@ -43,15 +44,19 @@ _LEVELS = (b"INFO", b"ERROR", b"WARN", b"DEBUG", b"CRITICAL", b"[20")
 _IDLE = b"Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s"
 
 
-def look(name: str, texts: Texts, *, deadline: float = 60.0, budget: int = BUDGET, grep: Optional[str] = None) -> Json:
+def look(
+    name: str, texts: Texts, *, deadline: float = 60.0, budget: int = BUDGET, grep: Optional[str] = None,
+    password: Optional[str] = None,
+) -> Json:  # fmt: skip
     """The lines of the file ``name`` that can matter, packed (`unpack`), as JSON values.
 
-    ``deadline`` (seconds) bounds the search, ``budget`` the compressed bytes; ``grep`` names the program ("" for none).
+    ``deadline`` (seconds) bounds the search, ``budget`` the compressed bytes; ``grep`` names the program ("" for none),
+    ``password`` is sudo's.
     Gives {"name", "size", "age", "lines", "spans", "data", "counts", "sent", "note"}; ``age`` are the seconds since the
     last line was written (None if unknown), ``note`` says what was left out.
     Raises OSError when the log cannot be read.
     """
-    with logscan.open_log(name) as log:
+    with open_log(name, password) as log:
         places = logscan.Places(FIRST, LAST)
         note = logscan.scan(log, texts, places, deadline, grep)
         first, last = FIRST, LAST
@@ -68,9 +73,9 @@ def look(name: str, texts: Texts, *, deadline: float = 60.0, budget: int = BUDGE
         }  # fmt: skip
 
 
-def window(name: str, offset: int, count: int = WINDOW_LINES) -> Json:
+def window(name: str, offset: int, count: int = WINDOW_LINES, password: Optional[str] = None) -> Json:
     """``count`` further lines from the line that begins at ``offset``, packed; line numbers count from 1 there."""
-    with logscan.open_log(name) as log:
+    with open_log(name, password) as log:
         lines: List[Line] = []
         size = 0
         at = offset
@@ -86,7 +91,7 @@ def window(name: str, offset: int, count: int = WINDOW_LINES) -> Json:
 # -- which lines ---------------------------------------------------------------------------------------------------
 
 
-def _collect(log: "logscan.Log", texts: Texts, hits: List[int]) -> Tuple[Optional[List[Line]], int]:
+def _collect(log: Log, texts: Texts, hits: List[int]) -> Tuple[Optional[List[Line]], int]:
     """The lines to send and how many lines the log has; None for the lines when they are too many bytes."""
     ranges = _ranges(log, hits)
     lines: List[Line] = []
@@ -108,7 +113,7 @@ def _collect(log: "logscan.Log", texts: Texts, hits: List[int]) -> Tuple[Optiona
     return lines, number
 
 
-def _ranges(log: "logscan.Log", hits: List[int]) -> List[Tuple[int, int]]:
+def _ranges(log: Log, hits: List[int]) -> List[Tuple[int, int]]:
     """Byte ranges of whole lines around the places, both ends of the log included, in order and apart."""
     head, at = 0, 0
     for _ in range(EDGE):
@@ -138,12 +143,12 @@ def _ranges(log: "logscan.Log", hits: List[int]) -> List[Tuple[int, int]]:
     return [(start, end) for start, end in out if end > start]
 
 
-def _traced(log: "logscan.Log", hit: int) -> bool:
+def _traced(log: Log, hit: int) -> bool:
     """Whether a traceback begins at this place (or just before it: places may lie inside of their text)."""
     return _TRACEBACK in log.read(max(0, hit - len(_TRACEBACK)), hit + len(_TRACEBACK))
 
 
-def _behind(log: "logscan.Log", start: int) -> int:
+def _behind(log: Log, start: int) -> int:
     """Where the line at ``start`` and, if it opens a traceback, that traceback end."""
     end = log.line_end(start)
     if end - start > LONG or _TRACEBACK not in log.read(start, end):
@@ -158,7 +163,7 @@ def _behind(log: "logscan.Log", start: int) -> int:
     return end
 
 
-def _before(log: "logscan.Log", start: int, limit: int) -> int:
+def _before(log: Log, start: int, limit: int) -> int:
     """Where the lines begin that an unformatted line may continue."""
     if not _plain(log, start):
         return start
@@ -171,12 +176,12 @@ def _before(log: "logscan.Log", start: int, limit: int) -> int:
     return max(start, limit)
 
 
-def _plain(log: "logscan.Log", start: int) -> bool:
+def _plain(log: Log, start: int) -> bool:
     head = log.read(start, start + 200).partition(b"\n")[0]
     return not any(word in head for word in _LEVELS)
 
 
-def _sent(log: "logscan.Log", start: int, end: int, hits: Sequence[int]) -> bytes:
+def _sent(log: Log, start: int, end: int, hits: Sequence[int]) -> bytes:
     """The bytes of a line without its newline, cut if it is very long."""
     size = end - start
     if size <= MAX_LINE:
@@ -195,7 +200,7 @@ def _sent(log: "logscan.Log", start: int, end: int, hits: Sequence[int]) -> byte
 # -- stretches between ---------------------------------------------------------------------------------------------
 
 
-def _stretch(log: "logscan.Log", start: int, end: int, number: int, often: List[bytes]) -> Tuple[List[Line], int]:
+def _stretch(log: Log, start: int, end: int, number: int, often: List[bytes]) -> Tuple[List[Line], int]:
     """Signs of life between two ranges, and the number of lines before ``end``."""
     found: Dict[int, Line] = {}
     near: Dict[bytes, Deque[Line]] = {}

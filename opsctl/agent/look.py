@@ -17,7 +17,7 @@ def answer(args: Json, state_dir: str) -> Json:
     """`do`: ``look`` (default), ``window`` (further lines of one log), ``explain`` (search the installed source)."""
     do = args.get("do", "look")
     if do == "window":
-        return loglook.window(args["name"], int(args["offset"]))
+        return loglook.window(args["name"], int(args["offset"]), password=args.get("become_password"))
     if do == "explain":
         return _explain(args)
     from .probes import Running
@@ -81,7 +81,10 @@ def _logs(args: Json, servers: List[Json]) -> List[Json]:
         share = max(20000, left // (len(wanted) - number))
         try:
             assert texts is not None
-            found = loglook.look(path, texts, deadline=float(args.get("deadline") or 60.0), budget=share)
+            found = loglook.look(
+                path, texts, deadline=float(args.get("deadline") or 60.0), budget=share,
+                password=args.get("become_password"),
+            )  # fmt: skip
         except OSError as exc:
             out.append({"server": server, "name": path, "error": exc.strerror or str(exc)})
             continue

@@ -4,7 +4,7 @@ import glob
 import os
 import re
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from .probes import Hung, Missing, command, text_of
 
@@ -20,8 +20,9 @@ _KERNEL = re.compile(
 
 
 def kernel(given: Json) -> Json:
-    """The lines of the kernel log that can matter, with their times: {"how", "lines", "since"}."""
+    """The lines of the kernel log that can matter, with their times: {"how", "lines", "all", "errors", "boot"}."""
     ways: List[List[str]] = [
+        ["journalctl", "-q", "--no-pager", "-o", "short-iso", "--since", "-30days", "_TRANSPORT=kernel"],
         ["journalctl", "-k", "-q", "--no-pager", "-o", "short-iso", "--since", "-7days"],
         ["dmesg", "--time-format", "iso"],
         ["dmesg", "-T"],
@@ -42,8 +43,16 @@ def kernel(given: Json) -> Json:
             errors.append("%s: %s" % (argv[0], err.strip()[:200] or "no lines"))
             continue
         lines = [line[:2000] for line in out.splitlines() if _KERNEL.search(line)]
-        return {"how": " ".join(argv), "lines": lines[-KERNEL_LINES:], "all": out.count("\n"), "errors": errors}
-    return {"how": "", "lines": [], "all": 0, "errors": errors}
+        return {
+            "how": " ".join(argv), "lines": lines[-KERNEL_LINES:], "all": out.count("\n"), "errors": errors, "boot": _boot()
+        }  # fmt: skip
+    return {"how": "", "lines": [], "all": 0, "errors": errors, "boot": _boot()}
+
+
+def _boot() -> Optional[float]:
+    """When the kernel was started, in seconds since the epoch."""
+    match = re.search(r"^btime (\d+)$", text_of("/proc/stat"), re.M)
+    return float(match.group(1)) if match else None
 
 
 def space(given: Json) -> Json:

@@ -23,7 +23,7 @@ WITHIN = 180.0
 
 
 def diagnose_hosts(
-    shared: Common, *, server: str | None, paths: Sequence[str], probes: bool, folders: Sequence[Path],
+    shared: Common, *, server: str | None, paths: Sequence[str], separate: bool, probes: bool, folders: Sequence[Path],
     bundle: str | None, style: Any, width: int,
 ) -> int:  # fmt: skip
     """Ask the hosts, print the verdicts; the exit status."""
@@ -35,7 +35,7 @@ def diagnose_hosts(
     inventory = _project.load_inventory(shared)
     names = _project.some_hosts(inventory, (), shared.limit)
     nodes = Nodes(inventory, shared)
-    judge = HostJudge(folders)
+    judge = HostJudge(folders, separate=separate)
     lock = threading.Lock()
     args: dict[str, Any] = {"texts": judge.texts, "server": server, "paths": list(paths), "probes": probes}
     reports: list[HostReport] = []
@@ -46,7 +46,7 @@ def diagnose_hosts(
         secret = {} if password is None else {"become_password": password.reveal()}
         with nodes.session(host) as session:
             answer = dict(session.call("diagnose", {**args, **secret}, timeout=WITHIN))
-            return _judge(judge, lock, host, session, answer)
+            return _judge(judge, lock, host, session, answer, secret)
 
     def show(host: str, found: HostReport | OpsError) -> None:
         if isinstance(found, OpsError):
@@ -81,14 +81,15 @@ def _nothing(host: str) -> dict[str, Any]:
 
 
 def _judge(
-    judge: HostJudge, lock: threading.Lock, host: str, session: Session, answer: Mapping[str, Any]
-) -> HostReport:
+    judge: HostJudge, lock: threading.Lock, host: str, session: Session, answer: Mapping[str, Any],
+    secret: Mapping[str, Any],
+) -> HostReport:  # fmt: skip
     from ..diagnose.explain import add_answer, question
 
     now = time.time()
 
     def more(name: str, offset: int) -> Mapping[str, Any]:
-        return dict(session.call("diagnose", {"do": "window", "name": name, "offset": offset}))
+        return dict(session.call("diagnose", {"do": "window", "name": name, "offset": offset, **secret}))
 
     with lock:  # the scanner has one scratch space
         found = judge.judge(host, answer, more, now)

@@ -70,7 +70,7 @@ def command(
         from ._diagnose_hosts import diagnose_hosts
 
         return diagnose_hosts(
-            shared, server=server, paths=remote_logs, probes=probes, folders=where, bundle=bundle,
+            shared, server=server, paths=remote_logs, separate=separate, probes=probes, folders=where, bundle=bundle,
             style=_style(), width=_width(),
         )  # fmt: skip
     if not names:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.diagnose.gpus import summary
-from opsctl.diagnose.probes import Seen, checks, judge_probes, peer_trouble
+from opsctl.diagnose.probes import checks, judge_probes
+from opsctl.diagnose.probes_gpu import peer_trouble
 from opsctl.diagnose.remote import feed_log, texts_of
 from opsctl.diagnose.report import Evidence, Finding, Report
 from opsctl.diagnose.scan import Matcher
+from opsctl.diagnose.seen import Seen
 from opsctl.diagnose.signatures import load_signatures
 from opsctl.diagnose.verdict import judge
 
@@ -55,9 +57,13 @@ class HostReport:
 
 
 class HostJudge:
-    """Judges answers of the call `diagnose`; made once for many hosts, used by one thread at a time."""
+    """Judges answers of the call `diagnose`; made once for many hosts, used by one thread at a time.
 
-    def __init__(self, folders: Sequence[Path] = ()) -> None:
+    Logs that were given by path are one incident, or with ``separate`` one each.
+    """
+
+    def __init__(self, folders: Sequence[Path] = (), *, separate: bool = False) -> None:
+        self._separate = separate
         self.signatures = load_signatures(folders)
         self._matcher = Matcher(self.signatures)
         self.texts = texts_of(self.signatures)
@@ -70,7 +76,7 @@ class HostJudge:
         probes = answer.get("probes") or {}
         seen = Seen(host, probes, self.signatures, servers, now)
         reports: list[tuple[Report, float | None]] = []
-        for name, logs in _by_server(answer.get("logs") or ()):
+        for name, logs in _by_server(answer.get("logs") or (), self._separate):
             server = next((one for one in servers if one["name"] == name), None)
             found = self._logs(host, logs, server, more, notes, files)
             if found is not None and not _stopped(server):
@@ -104,12 +110,12 @@ class HostJudge:
         return judge(analysis, host, silence=age if runs else None), age
 
 
-def _by_server(logs: Sequence[Json]) -> list[tuple[str, list[Json]]]:
-    """Logs of one server belong together; each log given by path is by itself."""
+def _by_server(logs: Sequence[Json], separate: bool) -> list[tuple[str, list[Json]]]:
+    """Logs of one server are one incident, and so are all that were given by path, unless they are `separate`."""
     out: list[tuple[str, list[Json]]] = []
     for log in logs:
         name = str(log.get("server") or "")
-        if out and name and out[-1][0] == name:
+        if out and out[-1][0] == name and (name or not separate):
             out[-1][1].append(log)
         else:
             out.append((name, [log]))
@@ -138,7 +144,7 @@ def _weigh(
             root.role = "cause"
             root.severity = "fatal" if root.severity == "warning" else root.severity
             root.evidence.append(
-                Evidence(own[0].source, own[0].line, own[0].evidence[0].text if own[0].evidence else "")
+                Evidence(own[0].source, own[0].line, own[0].evidence[0].text if own[0].evidence else "", "effect")
             )
             probes = [one for one in probes if one is not root]
             if root not in findings:

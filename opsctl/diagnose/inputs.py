@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import codecs
 import importlib
+import itertools
 import sys
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from opsctl.agent.unpack import BLOCK, GZIP, gunzip, narrow, wide
 from opsctl.errors import InputUnreadable
 
-BLOCK = 1 << 20
-_GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
@@ -48,8 +46,8 @@ def read_blocks(name: str) -> Iterator[bytes]:
 
 def _decoded(file: BinaryIO, name: str) -> Iterator[bytes]:
     first = file.read(BLOCK)
-    if first.startswith(_GZIP):
-        yield from _text(_gunzip(first, file))
+    if first.startswith(GZIP):
+        yield from _text(gunzip(_raw(first, file)))
     elif first.startswith(_ZSTD):
         yield from _text(_unzstd(first, file, name))
     else:
@@ -61,29 +59,6 @@ def _raw(first: bytes, file: BinaryIO) -> Iterator[bytes]:
     while block:
         yield block
         block = file.read(BLOCK)
-
-
-def _gunzip(first: bytes, file: BinaryIO) -> Iterator[bytes]:
-    """Members one after another; a broken or truncated end is the end."""
-    decoder = zlib.decompressobj(31)
-    data = first
-    while data:
-        try:
-            out = decoder.decompress(data, BLOCK)
-        except zlib.error:
-            return
-        if out:
-            yield out
-        if decoder.eof:
-            data = decoder.unused_data or file.read(BLOCK)
-            if not data.startswith(_GZIP):
-                return
-            decoder = zlib.decompressobj(31)
-            continue
-        data = decoder.unconsumed_tail or file.read(BLOCK)
-    out = decoder.flush()
-    if out:
-        yield out
 
 
 def _unzstd(first: bytes, file: BinaryIO, name: str) -> Iterator[bytes]:
@@ -108,27 +83,6 @@ def _unzstd(first: bytes, file: BinaryIO, name: str) -> Iterator[bytes]:
 def _text(blocks: Iterator[bytes]) -> Iterator[bytes]:
     """UTF-16 becomes UTF-8; everything else stays as it is."""
     first = next(blocks, b"")
-    encoding = _wide(first)
-    if encoding is None:
-        if first:
-            yield first
-        yield from blocks
-        return
-    decoder = codecs.getincrementaldecoder(encoding)("replace")
-    yield decoder.decode(first).lstrip("\ufeff").encode()
-    for block in blocks:
-        yield decoder.decode(block).encode()
-    yield decoder.decode(b"", final=True).encode()
-
-
-def _wide(head: bytes) -> str | None:
-    if head.startswith(codecs.BOM_UTF16_LE):
-        return "utf-16-le"
-    if head.startswith(codecs.BOM_UTF16_BE):
-        return "utf-16-be"
-    sample = head[:512]
-    if len(sample) >= 16 and sample[1::2].count(0) > len(sample) // 3 and sample[::2].count(0) < len(sample) // 16:
-        return "utf-16-le"
-    if len(sample) >= 16 and sample[::2].count(0) > len(sample) // 3 and sample[1::2].count(0) < len(sample) // 16:
-        return "utf-16-be"
-    return None
+    every = itertools.chain([first] if first else [], blocks)
+    encoding = wide(first)
+    return every if encoding is None else narrow(every, encoding)

@@ -76,17 +76,16 @@ def finding_lines(finding: Finding, style: Style, width: int) -> Iterator[str]:
     yield f"{paint(word)}  {style.bold(clean(finding.title))}  {style.dim('[' + finding.id + ']')}"
     where = finding.source if finding.line is None else f"{finding.source}:{finding.line}"
     yield from _row("where", clean(where), style, width)
-    for number, item in enumerate(finding.evidence):
-        label = (
-            "evidence"
-            if number == 0
-            else "effect"
-            if number == len(finding.evidence) - 1 and number > 0 and not item.text.startswith("raised in ")
-            else ""
-        )
-        place = "" if number == 0 or item.line is None else f"line {item.line}: "
-        yield from _row(label, place + clean(item.text)[:400], style, width, quoted=True)
-    if finding.count > 1 or len(finding.processes) > 1:
+    named = {item.label for item in finding.evidence}
+    shown = ""
+    for label in ("when", "", "effect", "seen"):
+        for item in (one for one in finding.evidence if one.label == label):
+            word = label or "evidence"
+            place = "" if item is finding.evidence[0] or item.line is None else f"line {item.line}: "
+            text = place + clean(item.text)[:400]
+            yield from _row(word if word != shown else "", text, style, width, quoted=True)
+            shown = word
+    if "seen" not in named and (finding.count > 1 or len(finding.processes) > 1):
         yield from _row("seen", _times(finding), style, width)
     if finding.cause:
         yield from _row("cause", finding.cause, style, width)

@@ -12,11 +12,15 @@ _ORDER = {"fatal": 0, "error": 1, "degraded": 2, "warning": 3}
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One line that supports a finding. ``line`` is None where the source has no lines (a probe)."""
+    """One line that supports a finding. ``line`` is None where the source has no lines (a probe).
+
+    ``label`` is what it is to the finding, for people: "" (it shows it), when, seen, effect.
+    """
 
     source: str
     line: int | None
     text: str
+    label: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 
 from opsctl.diagnose import phases
 from opsctl.diagnose.analysis import Analysis, Fault, Hit
@@ -337,7 +338,7 @@ def _aftermath(analysis: Analysis, record: Record) -> list[Evidence]:
     out = [min(later, key=lambda r: r.line)] if later else []
     if analysis.death is not None and analysis.death.record.line > record.line:
         out.append(analysis.death.record)
-    return [_evidence(item) for item in sorted(out, key=lambda r: r.line)]
+    return [replace(_evidence(item), label="effect") for item in sorted(out, key=lambda r: r.line)]
 
 
 def _evidence(record: Record) -> Evidence:

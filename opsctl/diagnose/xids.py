@@ -114,6 +114,12 @@ def plain_bus(text: str) -> str:
     return f"{domain}:{bus}:{device if '.' in device else device + '.0'}"
 
 
+def bus_of(line: str) -> str:
+    """The address of the GPU that a line is about, as sysfs writes it; empty if it names none."""
+    match = _XID.search(line) or _LOST.search(line)
+    return plain_bus(match["bus"]) if match else ""
+
+
 def time_of(line: str) -> float | None:
     """The date and time at the start of a kernel line, in seconds since the epoch."""
     match = _ISO.search(line[:48])

@@ -185,7 +185,7 @@ def test_the_controller_uses_only_the_shared_part_of_the_agent() -> None:
     names = "expr values outcome filters facts wire coerce modes boot sources hidden requirements engines".split()
     shared = tuple(f"opsctl.agent.{name}" for name in names)
     # `--root DIR` works on a local tree by the same code that works on a node.
-    local = {"diagnose": ("opsctl.agent.sources", "opsctl.agent.logpack"), "patching": ("opsctl.agent.patchops",)}
+    local = {"diagnose": ("opsctl.agent.sources", "opsctl.agent.logpack", "opsctl.agent.unpack"), "patching": ("opsctl.agent.patchops",)}
     others = [path for path in SOURCES if room(path) != "agent"]
 
     def allowed_in(name: str) -> Callable[[str], bool]:

@@ -14,8 +14,9 @@ from opsctl.agent.probes import Running, table
 from opsctl.diagnose import xids
 from opsctl.diagnose.gpus import Gpu, gpus, product, summary
 from opsctl.diagnose.host import HostJudge
-from opsctl.diagnose.probes import Seen, checks, judge_probes
+from opsctl.diagnose.probes import checks, judge_probes
 from opsctl.diagnose.report import Finding
+from opsctl.diagnose.seen import Seen
 from opsctl.diagnose.signatures import load_signatures
 from tests.support.gpunode import NEW_FIELDS, PRODUCTS, answer_of, stand_in
 
