@@ -1,6 +1,7 @@
 """The call `diagnose`: probes, and what matters of the logs of servers, in one answer."""
 
 import os
+import time
 from typing import Any, Dict, List, Set
 
 from . import loglook, logpack
@@ -11,6 +12,8 @@ Json = Dict[str, Any]
 OLDER = 1
 #: What the answer holds of logs at most, in compressed bytes: base64 makes it a third more, so about 1 MiB travels.
 BUDGET = 720 * 1024
+#: Seconds for the search of all logs together.
+DEADLINE = 150.0
 
 
 def answer(args: Json, state_dir: str) -> Json:
@@ -77,13 +80,14 @@ def _logs(args: Json, servers: List[Json]) -> List[Json]:
     texts = logpack.unpack_texts(args["texts"]) if wanted else None
     out: List[Json] = []
     left = BUDGET
+    until = time.monotonic() + float(args.get("deadline") or DEADLINE)
     for number, (server, path) in enumerate(wanted):
         share = max(20000, left // (len(wanted) - number))
+        seconds = max(2.0, (until - time.monotonic()) / (len(wanted) - number))
         try:
             assert texts is not None
             found = loglook.look(
-                path, texts, deadline=float(args.get("deadline") or 60.0), budget=share,
-                password=args.get("become_password"),
+                path, texts, deadline=seconds, budget=share, password=args.get("become_password"),
             )  # fmt: skip
         except OSError as exc:
             out.append({"server": server, "name": path, "error": exc.strerror or str(exc)})

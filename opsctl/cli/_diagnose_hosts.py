@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..remote.session import Session
 
 #: Seconds for an answer: the search of large logs is bounded on the node, probes have deadlines.
-WITHIN = 180.0
+WITHIN = 240.0
 
 
 def diagnose_hosts(
