@@ -2,9 +2,9 @@
 
 import re
 
-_OCTAL = re.compile(r"[0-7]{3,4}\Z")
-_OCTAL_LONG = re.compile(r"0o?[0-7]{1,5}\Z")
-_CLAUSE = re.compile(r"([ugoa]*)((?:[-+=](?:[rwxXst]*|[ugo]))+)\Z")
+# Compiled when they are used: most playbooks have octal numbers only, and every run would wait for it.
+_OCTAL = r"(?:[0-7]{3,4}|0o?[0-7]{1,5})\Z"
+_CLAUSE = r"([ugoa]*)((?:[-+=](?:[rwxXst]*|[ugo]))+)\Z"
 
 _SHIFT = {"u": 6, "g": 3, "o": 0}
 _OWNED = {"u": 0o4700, "g": 0o2070, "o": 0o1007}
@@ -13,12 +13,12 @@ _BITS = {"r": 0o444, "w": 0o222, "x": 0o111, "s": 0o6000, "t": 0o1000}
 
 def check(text: str) -> str:
     """Why ``text`` is no mode; an empty string when it is one."""
-    if _OCTAL.match(text) or _OCTAL_LONG.match(text):
+    if re.match(_OCTAL, text):
         return ""
     if text == "preserve":
         return ""
     for clause in text.split(","):
-        if not _CLAUSE.match(clause.strip()):
+        if not re.match(_CLAUSE, clause.strip()):
             return "must be permissions such as 0644 or u=rw,go=r, not %r" % text
     return ""
 
@@ -32,11 +32,11 @@ def resolve(text: str, current: int, directory: bool, umask: int = 0) -> int:
     problem = check(text)
     if problem or text == "preserve":
         raise ValueError(problem or "preserve is no mode of its own")
-    if _OCTAL.match(text) or _OCTAL_LONG.match(text):
+    if re.match(_OCTAL, text):
         return int(text.replace("o", ""), 8) & 0o7777
     mode = current & 0o7777
     for clause in text.split(","):
-        match = _CLAUSE.match(clause.strip())
+        match = re.match(_CLAUSE, clause.strip())
         assert match is not None
         who, actions = match.group(1), match.group(2)
         for op, perms in re.findall(r"([-+=])([^-+=]*)", actions):

@@ -40,7 +40,7 @@ _SCRIPT = (
     "N=$1 H=$2 B=$3; shift 3; "
     'for p do case $p in "~/"*) p=$HOME/${p#??};; esac; '
     'command -v "$p" >/dev/null 2>/dev/null || continue; '
-    '"$p" -I -S -c "import sys,base64,zlib;exec(zlib.decompress(base64.b64decode(sys.argv.pop())))" "$N" "$H" "$B"; s=$?; '
+    '"$p" -I -S -c "import sys,binascii,zlib;exec(zlib.decompress(binascii.a2b_base64(sys.argv.pop())))" "$N" "$H" "$B"; s=$?; '
     "case $s in 0|93) exit $s;; esac; test $s -ge 128 && exit $s; done; "
     'echo; echo "<<opsctl-no-python $N>>"; exit ' + str(NO_PYTHON)
 )

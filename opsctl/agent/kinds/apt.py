@@ -26,8 +26,8 @@ STATUS = dpkg.STATUS
 LISTS = "/var/lib/apt/lists"
 STAMP = "/var/lib/apt/periodic/update-success-stamp"
 ARCHIVES = "/var/cache/apt/archives"
-_LOCKED = re.compile(r"Could not get lock|Unable to acquire the dpkg frontend lock|Unable to lock ")
-_HOLDER = re.compile(r"held by process (\d+) \(([^)]*)\)")
+_LOCKED = r"Could not get lock|Unable to acquire the dpkg frontend lock|Unable to lock "
+_HOLDER = r"held by process (\d+) \(([^)]*)\)"
 
 
 class Apt(Kind):
@@ -210,9 +210,9 @@ def apt_get(words: List[str], what: str, lock_timeout: float, node: Node) -> Com
         done = node.run(["apt-get", *words], env=env, live=True)
         if done.rc == 0:
             return done
-        if not _LOCKED.search(done.stderr) or "Permission denied" in done.stderr:
+        if not re.search(_LOCKED, done.stderr) or "Permission denied" in done.stderr:
             raise _failed(done, "apt-get " + what)
-        holder = _HOLDER.search(done.stderr)
+        holder = re.search(_HOLDER, done.stderr)
         who = "%s (pid %s)" % (holder.group(2), holder.group(1)) if holder else "another program"
         waited = time.monotonic() - start
         if waited >= lock_timeout:
