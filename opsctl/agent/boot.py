@@ -211,7 +211,8 @@ def store(root: str, packed: bytes) -> Modules:
             code[name] = marshal.dumps(compile(text, root + "/" + name, "exec", dont_inherit=True))
     data = marshal.dumps((code, packed))
     path = cached(root)
-    new = os.path.join(os.path.dirname(root), ".new-%d" % os.getpid())
+    # Not the pid: nodes may share this directory, and a killed process leaves its file behind.
+    new = os.path.join(os.path.dirname(root), ".new-" + os.urandom(8).hex())
     try:
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
             f.write(zlib.crc32(data).to_bytes(4, "big") + data)
@@ -228,7 +229,11 @@ def prune(cache: str) -> None:
     limit = time.time() - KEEP_DAYS * 86400
     for name in os.listdir(cache):
         path = os.path.join(cache, name)
-        if os.lstat(path).st_mtime < limit:
+        try:
+            old = os.lstat(path).st_mtime < limit
+        except FileNotFoundError:
+            continue  # another agent, that puts its own there just now, was faster
+        if old:
             _remove(path)
 
 

@@ -43,8 +43,10 @@ class Debts:
         self.version = version
         self._state_dir = state_dir
         self._path = os.path.join(state_dir, "handlers.json")
-        self._play = "%s (%s)" % (play[0], play[1])
-        self._keys = (play[0], self._play)
+        name = "%s (%s)" % (play[0], play[1])
+        # Users' homes may be shared by nodes that a cloned image gave one machine id.
+        self._play = name if os.geteuid() == 0 else "%s on %s" % (name, os.uname()[1])
+        self._keys = (play[0], name, self._play)
 
     def _read(self) -> Dict[str, Any]:
         try:

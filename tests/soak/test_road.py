@@ -33,7 +33,7 @@ def run(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
 
     def runner(file: str, *args: str, **counts: str) -> None:
         command = [sys.executable, "-m", "pytest", f"tests/{file}", "-v", "-p", "no:cacheprovider", f"--timeout={DEADLINE}"]
-        command += [f"--basetemp={tmp_path / 'work'}", *args]
+        command += [f"--basetemp={tmp_path / 'work'}", "-o", "tmp_path_retention_policy=failed", *args]
         said = []
         with capfd.disabled():
             print(flush=True)
