@@ -58,9 +58,16 @@ def begin(project: Project, name: str, *nodes: LabNode):  # type: ignore[no-unty
     return project.start("deploy", "site.yml", "--json")
 
 
+def comes(node: LabNode, name: str, project: Project, process) -> None:  # type: ignore[no-untyped-def]
+    """Until the deploy has come to its gate; one that ends before says why."""
+    wait_for(lambda: (node.root / f"srv/{name}/here").exists() or process.poll() is not None, f"{node.name} does not get on")
+    if process.poll() is not None:
+        raise AssertionError(project.judge(["deploy"], process.returncode, *process.communicate()).explain())
+
+
 def finish(project: Project, process, name: str, *nodes: LabNode) -> Run:  # type: ignore[no-untyped-def]
     for node in nodes:
-        wait_for(lambda node=node: (node.root / f"srv/{name}/here").exists(), f"{node.name} does not get on")  # type: ignore[misc]
+        comes(node, name, project, process)
     for node in nodes:
         (node.root / f"srv/{name}/go").touch()
     stdout, stderr = process.communicate(timeout=120)
@@ -75,7 +82,7 @@ def finish(project: Project, process, name: str, *nodes: LabNode) -> Run:  # typ
 def test_one_deploy_on_both(pair: Pair, project: Project) -> None:
     """Both at once, from a cache that neither has, with a cut link: each does its own work and reports it."""
     process = begin(project, "both", *pair)
-    wait_for((pair[0].root / "srv/both/here").exists, "the deploy does not get on")
+    comes(pair[0], "both", project, process)
     pair[0].hang_up(ADMIN)
     finish(project, process, "both", *pair)
     assert not [event for event in project.opsctl("ping", "all", "--json").events if event.get("error")]
@@ -86,7 +93,7 @@ def test_two_deploys_at_once(pair: Pair, project: Project, tmp_path: Path) -> No
     the other has under way stays."""
     other = Project(tmp_path / "other")
     first = begin(project, "one", pair[0])
-    wait_for((pair[0].root / "srv/one/here").exists, "the first does not get on")
+    comes(pair[0], "one", project, first)
     second = begin(other, "two", pair[1])
     finish(other, second, "two", pair[1])
     cleaned = other.opsctl("node", "clean", "all", "--yes")

@@ -9,6 +9,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,14 @@ def packed(files: dict[str, str] = BUNDLE) -> bytes:
 def root(tmp_path: Path) -> str:
     (tmp_path / "agents").mkdir(mode=0o700)
     return str(tmp_path / "agents" / boot.digest(BUNDLE)[:32])
+
+
+def test_agents_that_come_at_once_do_not_trip_over_each_other(root: str) -> None:
+    """Nodes may share a directory (and then even pids are no names of their own): each stores, each goes on, one file is left."""
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(lambda _: boot.store(root, packed()), range(64)))
+    assert len(done) == 64 and boot.load(root) is not None
+    assert os.listdir(os.path.dirname(root)) == [os.path.basename(boot.cached(root))]
 
 
 def test_what_was_stored_is_imported_from_memory(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
