@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..errors import InputUnreadable, OpsError, UsageError, worst_exit
+from ..errors import ConnectionLost, InputUnreadable, OpsError, UsageError, worst_exit
 from ._options import Common, common, duration
 from ._patching import Exclusive, Target, each
 
@@ -129,19 +129,28 @@ def _tell_errors(errors: Iterable[OpsError | None]) -> None:
             click.echo(render_error(error, color=_color(err=True)), err=True, nl=False)
 
 
-def _reports(found: list[tuple[str | None, Any]], package: str) -> list[Report]:
-    """The reports of all hosts; a host that failed as a whole has one with its error."""
+def _reports(found: list[tuple[str | None, Any]], package: str, *, writing: bool = False) -> list[Report]:
+    """The reports of all hosts; a host that failed as a whole has one with its error.
+
+    Of a verb that was ``writing`` it also says that nothing changed, unless the link was lost: then nobody knows.
+    """
     from ..patching.verbs import Report
 
     out: list[Report] = []
     for host, result in found:
-        out += [Report(host, package, None, "", [], error=result)] if isinstance(result, OpsError) else result
+        if isinstance(result, OpsError):
+            changed = False if writing and not isinstance(result, ConnectionLost) else None
+            out.append(Report(host, package, None, "", [], changed=changed, error=result))
+        else:
+            out += result
     return out
 
 
 @command.command("status")
 @sets
-@click.option("--check", is_flag=True, help="Exit 8 when something is not in place.")
+@click.option(
+    "--check", is_flag=True, help="Exit 8 when something is not in place: a named set, else one that applies here."
+)
 @place
 def status(shared: Common, target: Target, names: tuple[str, ...], package: str | None, check: bool) -> int:
     """Show how each patch stands on every host."""
@@ -156,7 +165,7 @@ def status(shared: Common, target: Target, names: tuple[str, ...], package: str 
     elif any(report.error is None for report in reports):
         click.echo(status_text(reports, color=_color()), nl=False)
     _tell_errors(report.error for report in reports)
-    return verbs.exit_code(reports, check=check)
+    return verbs.exit_code(reports, check=check, named=bool(names))
 
 
 @command.command("diff")
@@ -173,7 +182,7 @@ def diff(shared: Common, target: Target, names: tuple[str, ...], package: str | 
         _json({"version": 1, "files": [
             {**({} if host is None else {"host": host}), "file": item.path, "kind": item.kind, "diff": item.text}
             for host, result in found if not isinstance(result, OpsError) for item in result
-        ]})  # fmt: skip
+        ], "errors": _failed(found)})  # fmt: skip
     else:
         texts: dict[str, list[str]] = {}
         for host, result in found:
@@ -202,7 +211,8 @@ def apply(shared: Common, target: Target, names: tuple[str, ...], package: str |
     def work(site: Site) -> list[Report]:
         return verbs.apply(site, chosen, run=run, force=how.force, check=how.check)
 
-    return _tell(_reports(each(shared, target, work, exclusive=owner), _package(chosen, package)), "patched", shared, how)
+    found = each(shared, target, work, exclusive=owner)
+    return _tell(_reports(found, _package(chosen, package), writing=True), "patched", shared, how)
 
 
 @command.command("revert")
@@ -220,7 +230,7 @@ def revert(shared: Common, target: Target, names: tuple[str, ...], package: str 
         return verbs.revert(site, packages, chosen, list(names) or None, force=how.force, check=how.check)
 
     found = each(shared, target, work, exclusive=how.exclusive("patch-vllm revert"))
-    return _tell(_reports(found, packages[0]), "restored", shared, how)
+    return _tell(_reports(found, packages[0], writing=True), "restored", shared, how)
 
 
 @command.command("verify")
@@ -238,7 +248,7 @@ def verify(shared: Common, target: Target, names: tuple[str, ...], package: str 
         _json({"version": 1, "sets": [
             {**({} if host is None else {"host": host}), "name": r.name, "ok": r.ok, "reason": r.reason,
              "output": r.output} for host, results in good for r in results
-        ]})  # fmt: skip
+        ], "errors": _failed(found)})  # fmt: skip
     else:
         for host, results in good:
             click.echo(verify_text(results, host=host, color=_color()), nl=False)
@@ -248,6 +258,11 @@ def verify(shared: Common, target: Target, names: tuple[str, ...], package: str 
 
 def _package(chosen: list[Any], package: str | None) -> str:
     return package or (chosen[0].package if chosen else "vllm")
+
+
+def _failed(found: list[tuple[str | None, Any]]) -> list[dict[str, Any]]:
+    """The errors of hosts, for ``--json``."""
+    return [result.as_dict() for _, result in found if isinstance(result, OpsError)]
 
 
 def _worst(found: list[tuple[str | None, Any]]) -> int:

@@ -51,10 +51,9 @@ class Report:
             out["error"] = self.error.as_dict()
         return out
 
-    @property
-    def in_place(self) -> bool:
-        """Everything asked for is true."""
-        return all(item.satisfied for item in self.sets)
+    def in_place(self, named: bool = True) -> bool:
+        """Everything asked for is true; sets that were not ``named`` where they apply."""
+        return all(item.satisfied or (item.state == "not-applicable" and not named) for item in self.sets)
 
 
 @dataclass
@@ -81,10 +80,13 @@ def document(reports: Iterable[Report]) -> dict[str, Any]:
     return {"version": 1, "hosts": [item.as_dict() for item in reports]}
 
 
-def exit_code(reports: Sequence[Report], *, check: bool = False) -> int:
-    """0, the errors' code, or with ``check`` 8 when something is not in place."""
+def exit_code(reports: Sequence[Report], *, check: bool = False, named: bool = True) -> int:
+    """0, the errors' code, or with ``check`` 8 when something is not in place.
+
+    Sets that were not ``named`` and do not apply to a release are not missed there.
+    """
     codes = [item.error.exit_code for item in reports if item.error is not None]
-    if check and not all(item.in_place for item in reports):
+    if check and not all(item.in_place(named) for item in reports):
         codes.append(8)
     return worst_exit(codes)
 
@@ -246,7 +248,8 @@ def new_set(site: Site, shipped: dict[str, bytes], *, name: str, package: str, p
             old, new = decode(shipped[path]).text, decode(now).text
         except NotText as exc:
             raise UsageError(f"{path} is no text: {exc}") from None
-        diff = "".join(_diff_lines(old, new, path, path))
+        # A blank line of context without its space: YAML then shows the diff as the lines that it has.
+        diff = "".join("\n" if line == " \n" else line for line in _diff_lines(old, new, path, path))
         statements = [{"unified_diff": {"diff": diff}}]
         patches.append({"name": _patch_name(path, patches), "file": path, "statements": statements})
     if not patches:

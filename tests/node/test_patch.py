@@ -61,6 +61,9 @@ def test_many_hosts_and_one_that_is_not_there(project: Project, make_node: MakeN
     assert list(found) == ["n1", "n2"]
     assert found["n1"]["sets"][0]["state"] == "applied" and found["n1"]["changed"] is True
     assert found["n2"]["error"]["type"] == "Unreachable" and found["n2"]["sets"] == []
+    assert found["n2"]["changed"] is False
+    checks = patch(project, "verify", "--json").events[0]
+    assert [one["host"] for one in checks["sets"]] == ["n1"] and [one["host"] for one in checks["errors"]] == ["n2"]
     two.server.start()
     table = patch(project, "status").ok().stdout
     assert "1 applied, 1 not applied" in table

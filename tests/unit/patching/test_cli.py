@@ -161,6 +161,8 @@ def test_apply_asks_which_set(project: Path) -> None:
     assert run("apply", "--set", "fix", *TARGET)[0] == 0
     code, stdout, _ = run("status", *TARGET)
     assert "absent" in stdout
+    assert run("status", "--check", *TARGET)[0] == 0, "what does not apply here is not missed, unless it is named"
+    assert run("status", "--check", "--set", "other", *TARGET)[0] == 8
     assert run("diff", *TARGET)[:2] == (0, "")
     code, _, what = run("diff", "--set", "other", *TARGET)
     assert (code, what) == (1, "patch other/list does not apply to pkg 1.2.0")
@@ -178,6 +180,8 @@ def test_new_records_an_edited_tree(project: Path) -> None:
     one.write_text(ONE.replace("use(item)", "use(item, 2)").rstrip("\n"))
     edited = contents(project / "site")
     assert run("new", "mine", "--root", "site", "--package", "pkg", "--wheel", str(wheel))[0] == 0
+    written = (project / "playbooks/patches/mine.yml").read_text()
+    assert "      diff: |\n        --- pkg/one.py\n" in written and "\n        +        use(item, 2)\n" in written
     again = run("new", "mine", "--root", "site", "--package", "pkg", "--wheel", str(wheel))
     assert again[0] == 2
     pristine = contents(install(project / "site"))
