@@ -311,7 +311,7 @@ def replace(
     temp = staged or os.path.join(folder, ".%s.opsctl-new" % os.fsdecode(os.fsencode(name)[:200]))
     claimed = -1
     try:
-        claimed = claim(temp)
+        temp, claimed = claim(temp)
         old = info if info is not None and info["type"] == "file" else None
         with opened(claimed, temp) as stream:
             if not staged:

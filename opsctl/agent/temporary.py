@@ -13,7 +13,7 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from typing import BinaryIO, Optional, Tuple
 
 #: How often a name is tried that somebody else keeps changing.
 TRIES = 50
@@ -21,39 +21,57 @@ TRIES = 50
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def claim(path: str) -> int:
+def claim(path: str) -> Tuple[str, int]:
     """Take the name ``path`` for this process: a new file, or what a process of the same user left there.
 
     Whoever else claims it waits until the descriptor that this returns is closed; `opened` writes to the file. A link, a
-    file with a second name and another user's file are not touched but replaced. Raises OSError.
+    file with a second name and another user's file are not touched but replaced; where that is not allowed (in `/tmp`),
+    the name that this returns is another one. Raises OSError.
     """
+    name = path
     for _ in range(TRIES):
         try:
-            fd, new = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600), True
+            fd, new = os.open(name, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600), True
         except FileExistsError:
-            new = False
-            try:
-                if not _ours(os.lstat(path)):
-                    os.unlink(path)
-                    continue
-                fd = os.open(path, _FLAGS)
-            except FileNotFoundError:
-                continue  # it has just gone
+            found, new = _left(name), False
+            if found is None:
+                name = _freed(name, path)
+                continue
+            fd = found
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
         except OSError:
             pass  # a file system without locks
-        found = os.fstat(fd)
+        now = os.fstat(fd)
         try:
             # Who had it before may have put it in its place meanwhile.
-            if os.path.samestat(found, os.lstat(path)) and (new or _ours(found)):
+            if os.path.samestat(now, os.lstat(name)) and (new or _ours(now)):
                 if not new:
                     os.fchmod(fd, 0o600)
-                return fd
+                return name, fd
         except FileNotFoundError:
             pass
         os.close(fd)
     raise OSError(errno.EBUSY, "somebody else keeps changing this name", path)
+
+
+def _left(name: str) -> Optional[int]:
+    """What a process of this user left there, opened; None if it is something else."""
+    try:
+        return os.open(name, _FLAGS) if _ours(os.lstat(name)) else None
+    except OSError:
+        return None
+
+
+def _freed(name: str, path: str) -> str:
+    """Make room at ``name``; a name of which nobody knows where that is not allowed."""
+    try:
+        os.unlink(name)
+    except FileNotFoundError:
+        pass
+    except PermissionError:
+        return "%s-%s" % (path, os.urandom(8).hex())
+    return name
 
 
 def _ours(found: os.stat_result) -> bool:

@@ -244,7 +244,7 @@ class Worker:
             return path
         self._unstage()  # a tree's files come one after the other, and each has been put in its place
         try:
-            claimed = claim(path)
+            path, claimed = claim(path)
             self._staged[sha] = path
             try:
                 with opened(claimed, path) as f:

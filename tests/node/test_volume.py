@@ -134,7 +134,7 @@ def test_a_killed_controller_is_resumed_in_the_middle_of_a_file(project: Project
     project.write("site.yml", COPY)
     (node.files / "sub").mkdir()
     with Running(project, "deploy", "site.yml", "--json") as running:
-        running.until(lambda: proxy.sent > BIG // 2, "half of it is not sent")
+        running.until(lambda: proxy.sent > BIG // 2, "half of it is not sent", LONG)
         running.kill()
     run = project.opsctl("deploy", "--resume", "--json", deadline=LONG).ok()
     assert run.outcomes == ["changed"]
@@ -148,7 +148,7 @@ def test_a_killed_agent_leaves_what_has_arrived(project: Project, node: TestNode
     project.write("site.yml", COPY)
     (node.files / "sub").mkdir()
     with Running(project, "deploy", "site.yml", "--json") as running:
-        running.until(lambda: proxy.sent > BIG // 2, "half of it is not sent")
+        running.until(lambda: proxy.sent > BIG // 2, "half of it is not sent", LONG)
         for pid in [*pids(node, "opsctl-run"), *pids(node, "opsctl-worker")]:
             os.kill(pid, signal.SIGKILL)
         run = running.end(LONG)

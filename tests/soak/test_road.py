@@ -75,7 +75,7 @@ def test_big_file(run: Run, tmp_path: Path) -> None:
     """5 GB, cut twice; and with a killed controller and a killed agent."""
     size = int(os.environ.get("OPSCTL_TEST_BIG_MB", "5120"))
     assert shutil.disk_usage(tmp_path).free > 2.2 * size * 1024 * 1024, "no room: see OPSCTL_TEST_BIG_MB"
-    run("node/test_volume.py", "-k", "file", OPSCTL_TEST_BIG_MB=str(size))
+    run("node/test_volume.py", "-k", "file or arrived", OPSCTL_TEST_BIG_MB=str(size))
 
 
 def test_tree_and_flood(run: Run) -> None:

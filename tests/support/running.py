@@ -143,9 +143,9 @@ class Running:
         self.process.kill()
         self.process.wait()
 
-    def until(self, what: Callable[[], object], why: str) -> None:
+    def until(self, what: Callable[[], object], why: str, deadline: float = GENEROUS) -> None:
         """Wait for ``what`` while the command runs; if it ends before, the test fails with what it said."""
-        wait_for(lambda: what() or not self.alive, why)
+        wait_for(lambda: what() or not self.alive, why, deadline)
         if not what():
             raise AssertionError(f"{why}: it ended\n{self._text(self._out)}\n{self._text(self._err)}\n{self.screen}")
 

@@ -18,9 +18,10 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: gives file
 
 def content(path: Path) -> bytes:
     """Write to ``path`` as an owner of the name does; what it has then."""
-    fd = claim(str(path))
+    taken, fd = claim(str(path))
+    assert taken == str(path)
     try:
-        with opened(fd, str(path)) as stream:
+        with opened(fd, taken) as stream:
             left = stream.read()
             stream.write(b"new")
         return left
@@ -58,6 +59,23 @@ def test_another_users_file_is_replaced(tmp_path: Path) -> None:
         assert name.read_bytes() == b"new" and name.stat().st_uid == 0
 
 
+def test_nobody_can_block_a_name_in_a_directory_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `/tmp` another user's file cannot be removed: the content goes by a name that nobody knows."""
+    trap = tmp_path / ".x.opsctl-new"
+    trap.symlink_to(tmp_path / "victim")
+    unlink = os.unlink
+
+    def refused(path: str) -> None:
+        if path == str(trap):
+            raise PermissionError(1, "Operation not permitted", path)
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", refused)
+    files.replace(str(tmp_path / "x"), iter((b"new",)), files.wanted({}), None)
+    assert (tmp_path / "x").read_bytes() == b"new"
+    assert sorted(os.listdir(tmp_path)) == [".x.opsctl-new", "x"] and trap.is_symlink()
+
+
 def test_what_a_killed_process_left_is_taken_over(tmp_path: Path) -> None:
     """Also one that had its final mode already: the name never lies there twice."""
     name = tmp_path / "name"
@@ -70,9 +88,9 @@ def test_what_a_killed_process_left_is_taken_over(tmp_path: Path) -> None:
 def test_who_comes_second_waits_and_then_has_a_file_of_its_own(tmp_path: Path) -> None:
     """Two that put a file in the same place at once: both are whole, the second one stays."""
     name, place = tmp_path / "name", tmp_path / "place"
-    first = claim(str(name))
+    _, first = claim(str(name))
     second: list[int] = []
-    waiter = threading.Thread(target=lambda: second.append(claim(str(name))))
+    waiter = threading.Thread(target=lambda: second.append(claim(str(name))[1]))
     waiter.start()
     with opened(first, str(name)) as stream:
         stream.write(b"first")
