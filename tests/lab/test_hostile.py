@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -194,3 +195,36 @@ def test_other_users_do_not_take_the_login_users_python(victim: LabNode, project
     run = project.deploy(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": play}])).ok()
     assert [run.task(name)["result"]["stdout"] for name in ("root", "guest")] == ["root", GUEST]
     assert planted(victim) == []
+
+
+@pytest.mark.parametrize("trap", ["link", "second name", "another's file"])
+def test_nothing_is_written_through_what_lies_at_temporary_names(trap: str, victim: LabNode, project: Project) -> None:
+    """In a directory of another user root's task meets that user's traps at the names which it uses itself: the file is
+    right and root's, what the traps point to is as it was, and nobody holds the new file open."""
+    content = b"0123456789abcdef" * 5000
+    (project.directory / "files").mkdir(exist_ok=True)
+    (project.directory / "files" / "big").write_bytes(content)
+    names = f".opsctl-{hashlib.sha256(content).hexdigest()[:24]}.part", ".small.opsctl-new"
+    make = {"link": "ln -s /srv/precious $n", "second name": "ln /srv/precious $n", "another's file": "cp /srv/precious $n"}[trap]
+    script = f"""
+        rm -rf /srv/precious /home/{GUEST}/d; mkdir /home/{GUEST}/d; cd /home/{GUEST}/d
+        echo precious > /srv/precious
+        for n in {names[0]} {names[1]}; do {make}; chown -h {GUEST} $n; done; chown {GUEST} .
+    """
+    victim.run(["sh", "-ec", script])
+    place = victim.root / f"home/{GUEST}/d"
+    held = [(place / name).open() for name in names if trap != "link"]
+    project.inventory(victim=victim.variables("root"))
+    tasks = [
+        {"copy": {"src": "big", "dest": f"/home/{GUEST}/d/big", "mode": "0600"}},
+        {"copy": {"content": "small", "dest": f"/home/{GUEST}/d/small", "mode": "0600"}},
+    ]
+    project.deploy(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}])).ok()
+    assert (victim.root / "srv/precious").read_text() == "precious\n"
+    assert (place / "big").read_bytes() == content and (place / "small").read_text() == "small"
+    assert sorted(path.name for path in place.iterdir()) == ["big", "small"]
+    for path in place.iterdir():
+        assert path.stat().st_uid == 0 and path.stat().st_nlink == 1
+    for file in held:
+        with file:
+            assert file.read() == "precious\n", "who held the file open has the new one"
