@@ -51,7 +51,7 @@ def _verdict(window: str, source: str) -> Mapping[str, Any] | None:
     except Exception:  # the failure itself must be reported whatever the catalogue does
         return None
     for finding in report.findings[:1]:
-        if finding.role == "cause" and finding.severity in _BAD:
+        if finding.role != "warning" and finding.severity in _BAD:
             keys = ("id", "title", "severity", "cause", "fix", "commands", "references")
             return {key: getattr(finding, key) for key in keys}
     return None

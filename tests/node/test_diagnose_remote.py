@@ -146,6 +146,10 @@ def test_explain_on_a_node(make_node: Any, project: Project) -> None:
     run = project.opsctl("explain", message, "-l", "n1", "--env", str(node.files / "env"))
     assert run.code == 0 and "raised at vllm/runner.py:7 in load" in run.stdout, run.explain()
     assert "not guard(model)" in run.stdout and "`guard` is defined at vllm/runner.py:1" in run.stdout
+    there = project.opsctl("explain", message, "-l", "n1", "--env", str(node.files / "env"), "--json").events[0]
+    here = project.opsctl("explain", message, "--root", str(node.files / "env"), "--json").events[0]
+    assert there.pop("host") == "n1"
+    assert {**there, "seconds": 0} == {**here, "seconds": 0}
     missing = project.opsctl("explain", message, "-l", "n1", "--env", str(node.files / "none"))
     assert missing.code != 0 and "--env PATH" in missing.stderr
     log = node.files / "server.log"
