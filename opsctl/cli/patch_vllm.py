@@ -155,7 +155,7 @@ def _reports(found: list[tuple[str | None, Any]], package: str, *, writing: bool
 def status(shared: Common, target: Target, names: tuple[str, ...], package: str | None, check: bool) -> int:
     """Show how each patch stands on every host."""
     from ..patching import verbs
-    from ..patching.render import status_text
+    from ..ui.patching import status_text
 
     chosen = _chosen(names, package)
     found = each(shared, target, lambda site: verbs.report_status(site, chosen))
@@ -174,7 +174,7 @@ def status(shared: Common, target: Target, names: tuple[str, ...], package: str 
 def diff(shared: Common, target: Target, names: tuple[str, ...], package: str | None) -> int:
     """Show what apply would change, and edits by other hands."""
     from ..patching import verbs
-    from ..patching.render import diff_text
+    from ..ui.patching import diff_text
 
     chosen = _chosen(names, package)
     found = each(shared, target, lambda site: verbs.report_diff(site, chosen))
@@ -239,7 +239,7 @@ def revert(shared: Common, target: Target, names: tuple[str, ...], package: str 
 def verify(shared: Common, target: Target, names: tuple[str, ...], package: str | None) -> int:
     """Run the sets' checks in the environment's own interpreter."""
     from ..patching import verbs
-    from ..patching.render import verify_text
+    from ..ui.patching import verify_text
 
     chosen = _chosen(names, package)
     found = each(shared, target, lambda site: verbs.verify(site, chosen, named=bool(names)))
@@ -320,7 +320,7 @@ def new(
 
 def _tell(reports: list[Report], verb: str, shared: Common, how: Writing) -> int:
     from ..patching import verbs
-    from ..patching.render import change_text
+    from ..ui.patching import change_text
 
     if shared.json:
         _json(verbs.document(reports))

@@ -17,6 +17,8 @@ from click.testing import CliRunner
 from opsctl.cli.patch_vllm import command
 from opsctl.errors import OpsError
 from opsctl.patching.sets import dump_yaml
+from opsctl.patching.verbs import Verified
+from opsctl.ui.patching import verify_text
 
 from .support import FILES, LIST, METHOD, ONE, contents, install, make_set
 
@@ -149,6 +151,17 @@ def test_exit_codes(project: Path) -> None:
     (project / "site/pkg/two.py").write_text("x = 1\n")
     (project / "site/.opsctl/manifest.json").unlink()
     assert run("apply", *TARGET)[0] == 1
+
+
+def test_no_terminal_obeys_what_lies_on_a_node(project: Path) -> None:
+    """Escapes, carriage returns and marks that turn text around, in files or in what a check prints, are shown."""
+    assert run("apply", *TARGET)[0] == 0
+    path = project / "site/pkg/one.py"
+    path.write_text(path.read_text() + "x = 1  # \x1b[2J\x07 \u202e hidden\ry\n", newline="")
+    shown = run("diff", *TARGET)[1]
+    assert "+x = 1  # \\x1b[2J\\x07 \\u202e hidden\\ry\n" in shown
+    said = verify_text([Verified("fix", False, "\x1b]0;title\x07bad\n", "exit 1\x1b[1m")])
+    assert said == "fix  failed  exit 1\n  bad\n"
 
 
 def test_apply_asks_which_set(project: Path) -> None:

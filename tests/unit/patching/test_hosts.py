@@ -18,10 +18,10 @@ from opsctl.cli._nodes import Nodes
 from opsctl.cli.patch_vllm import command
 from opsctl.patching import verbs
 from opsctl.patching.contents import Contents
-from opsctl.patching.render import status_text
 from opsctl.patching.sets import dump_yaml
 from opsctl.patching.site import Site
 from opsctl.patching.task import answer
+from opsctl.ui.patching import status_text
 from tests.support.transport import MockChannel, MockTransport
 
 from .support import FIX, environment, install

@@ -1,10 +1,14 @@
-"""What the verbs tell people, as text; nothing is printed here."""
+"""What the verbs of `opsctl patch-vllm` tell people, as text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from .verbs import FileDiff, Report, Verified
+from .text import clean
+
+if TYPE_CHECKING:
+    from ..patching.verbs import FileDiff, Report, Verified
 
 _COLORS = {
     "applied": "32", "upstreamed": "32", "foreign": "33", "clean": "36", "partial": "33", "drifted": "33",
@@ -37,15 +41,16 @@ def status_text(reports: Sequence[Report], *, color: bool = False) -> str:
                 host = version = ""
         lines += _table(table, color)
         for report, item in rows:
-            lines += [f"  {report.host or 'local'}: {note}" for note in item.notes]
+            lines += [f"  {report.host or 'local'}: {clean(note)}" for note in item.notes]
         lines.append("")
     lines.append(summary(reports))
-    lines += [f"note: {note}" for report in reports for note in report.notes]
+    lines += [f"note: {clean(note)}" for report in reports for note in report.notes]
     lines += _hints(reports)
     return "\n".join(lines) + "\n"
 
 
 def _table(rows: Sequence[tuple[str, ...]], color: bool) -> list[str]:
+    rows = [tuple(clean(cell) for cell in row) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     out = []
     for number, row in enumerate(rows):
@@ -99,18 +104,18 @@ def change_text(reports: Sequence[Report], verb: str, *, check: bool = False, co
         if report.error is not None and not report.sets:
             continue  # a host that was not reached: its error says so
         host = report.host or "local"
-        where = f"{report.package} {report.installed or ''}".rstrip()
+        where = clean(f"{report.package} {report.installed or ''}".rstrip())
         for item in report.sets:
             state = paint(item.state, _COLORS.get(item.state, ""), color)
             lines.append(f"{host}  {where}  {item.set.name}  {state}")
-        lines += [f"  {verb}: {path}" for path in report.written]
+        lines += [f"  {verb}: {clean(path)}" for path in report.written]
         if report.error is None and not report.changed:
             lines.append("  nothing to do")
         elif report.error is None and check:
             lines.append("  would change; nothing was written (--check)")
-        lines += [f"  note: {note}" for note in report.notes]
+        lines += [f"  note: {clean(note)}" for note in report.notes]
         for process in report.restart:
-            lines.append(f"  needs restart: pid {process['pid']}  {process['name']}")
+            lines.append(f"  needs restart: pid {process['pid']}  {clean(process['name'])}")
     return "".join(line + "\n" for line in lines)
 
 
@@ -120,10 +125,18 @@ def diff_text(diffs: Sequence[FileDiff], *, color: bool = False) -> str:
     for item in diffs:
         if item.kind == "edit":
             out.append(paint(f"edited by another hand after apply: {item.path}", "33", color) + "\n")
-        for line in item.text.splitlines(keepends=True):
+        for line in item.text.removesuffix("\n").split("\n"):
             code = "1" if line.startswith(("---", "+++")) else {"+": "32", "-": "31", "@": "36"}.get(line[:1], "")
-            out.append(paint(line.rstrip("\n"), code, color) + "\n")
+            out.append(paint(_visible(line), code, color) + "\n")
     return "".join(out)
+
+
+def _visible(line: str) -> str:
+    """A line of source with all that a terminal would obey or hide shown as escapes; its own end is left out."""
+    return "".join(
+        one if one == "\t" or one.isprintable() else one.encode("unicode_escape").decode("ascii")
+        for one in line.removesuffix("\r")
+    )
 
 
 def verify_text(results: Sequence[Verified], *, host: str | None = None, color: bool = False) -> str:
@@ -131,8 +144,8 @@ def verify_text(results: Sequence[Verified], *, host: str | None = None, color: 
     lines: list[str] = []
     for item in results:
         word = paint("verified", "32", color) if item.ok else paint("failed", "31", color)
-        lines.append(f"{host + '  ' if host else ''}{item.name}  {word}{'  ' + item.reason if item.reason else ''}")
-        lines += ["  " + line for line in item.output.rstrip().splitlines()]
+        lines.append(f"{host + '  ' if host else ''}{item.name}  {word}{'  ' + clean(item.reason) if item.reason else ''}")
+        lines += ["  " + clean(line) for line in item.output.rstrip().split("\n")] if item.output.strip() else []
     return "\n".join(lines) + "\n"
 
 
