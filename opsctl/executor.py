@@ -166,7 +166,8 @@ class Run:
         return self._finish()
 
     def _start(self, plays: list[Play], names: list[str]) -> None:
-        total = sum(len(list(walk(play.nodes))) for play in plays)
+        chosen = self.options.plan()
+        total = sum(len(list(walk(planning.prune(play.nodes, chosen)))) for play in plays)
         event: dict[str, Any] = {
             "playbook": self.playbook.path,
             "check": self.options.check,
@@ -176,6 +177,8 @@ class Run:
         if self.resuming:
             event["resumed"] = True
         self.bus.emit("run_started", **event)
+        for message in planning.unknown_tags(plays, chosen):
+            self.bus.emit("warning", message=message)
 
     def _plays(self) -> list[Play]:
         plays = list(self.playbook.plays)

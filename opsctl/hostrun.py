@@ -115,7 +115,6 @@ class HostRun:
         from .connect import run_raw_first
 
         run, state = self.run, self.state
-        began = time.monotonic()
         fresh = state.session is None
         assert self.record is not None
         body = {**self.segment.body, "id": segment_id, **self._around()}
@@ -127,7 +126,7 @@ class HostRun:
         if prepared:
             return None
         if fresh:
-            run.bus.emit("host_connected", host=self.host, duration_s=round(time.monotonic() - began, 3))
+            run.bus.emit("host_connected", host=self.host, duration_s=round(run.sessions.took(state), 3))
         if self.past:
             body["replay"] = self._replay()
         secrets = self.run.masker.within(json.dumps(body, ensure_ascii=False, default=str))

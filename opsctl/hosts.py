@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -43,15 +44,19 @@ class Opening:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        #: Seconds that it took, once it is open.
+        self.took = 0.0
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="opsctl-open", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
+        began = time.monotonic()
         try:
             self.session.open()
         except BaseException as exc:
             self._error = exc
+        self.took = time.monotonic() - began
 
     def wait(self) -> Session:
         """The session, once it is open. Raises what went wrong; every wait below has its own deadline."""
@@ -96,6 +101,10 @@ class Sessions:
             if state.session is None:
                 state.session = self.prefetch(state.spec).wait()
             return state.session
+
+    def took(self, state: HostState) -> float:
+        """Seconds that connecting to a host took, however much of it nobody had to wait for."""
+        return self.prefetch(state.spec).took
 
     def extra(self, spec: ConnectionSpec) -> Session:
         """One more, for tasks that another host delegates there. Raises ConnectError."""

@@ -111,6 +111,16 @@ def selected(task: Task, options: PlanOptions) -> bool:
     return wanted
 
 
+def unknown_tags(plays: Sequence[Play], options: PlanOptions) -> Iterator[str]:
+    """What to say about tags that were asked for and that no task has."""
+    known = {tag for play in plays for task in walk(play.nodes) for tag in task.tags}
+    for tag in sorted(options.tags - known - {"all", "tagged", "untagged", "always", "never"}):
+        import difflib
+
+        near = difflib.get_close_matches(tag, known, n=1)
+        yield f"no task has the tag `{tag}`: " + (f"did you mean `{near[0]}`?" if near else "`--list-tags` shows them")
+
+
 def prune(nodes: Sequence[Node], options: PlanOptions) -> tuple[Node, ...]:
     """The tree without the tasks that tags leave out; blocks that lose all their tasks go too."""
     out: list[Node] = []

@@ -153,7 +153,9 @@ class Runner:
             if final is None:
                 final = self.one(task, scope, report)
         except UnknownValue as exc:
-            final = {"outcome": "unknown", "reason": "depends on %s" % exc.task}
+            own = exc.task == label(task)
+            reason = "depends on its own result, which it has not in check mode" if own else "depends on %s" % exc.task
+            final = {"outcome": "unknown", "reason": reason}
         except (ExprError, Fail) as exc:
             final = {
                 "outcome": "failed",

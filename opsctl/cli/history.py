@@ -49,10 +49,10 @@ def _row(info: Any) -> tuple[str, ...]:
 def _result(info: Any) -> str:
     if info.exit is None:
         return "unfinished"
-    if info.resumable:
-        return "resumable"
     words = {0: "ok", 1: "failed", 2: "refused", 3: "no connection", 4: "host key", 5: "locked", 8: "changes"}
     word = {**words, 130: "interrupted"}.get(info.exit, f"exit {info.exit}")
+    if info.resumable:
+        word += ", resumable"
     return f"check: {word}" if info.check else word
 
 
