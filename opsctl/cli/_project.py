@@ -104,7 +104,8 @@ def _lint_signatures(folder: Path) -> list[Problem]:
     if not folder.is_dir():
         return []
     from ..config.lint_inventory import Problem
-    from ..diagnose.signatures import lint_signatures, signature_files
+    from ..diagnose.siglint import lint_signatures
+    from ..diagnose.signatures import signature_files
 
     shipped = set(signature_files())
     own = [path for path in signature_files([folder]) if path not in shipped]

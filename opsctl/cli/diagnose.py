@@ -62,6 +62,9 @@ def command(
     from ..diagnose import diagnose_files
 
     as_json = shared.json
+    for folder in folders:
+        if not Path(folder).is_dir():
+            raise UsageError(f"there is no folder {folder}", hint="--signatures names a folder with .yml files")
     where = [Path(folder) for folder in folders] or ([Path("signatures")] if Path("signatures").is_dir() else [])
     if explain_id is not None or listing:
         return _catalogue(explain_id, where, as_json)

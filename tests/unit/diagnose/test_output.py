@@ -99,3 +99,9 @@ def test_a_log_cannot_write_into_the_terminal() -> None:
     finding.evidence = [Evidence("log", 1, "z\x1b[31m\x00\u202ew")]
     text = render(Report("l\x1bog", "crashed", None, [finding]))
     assert not any(ord(char) < 32 and char != "\n" for char in text) and "\u202e" not in text
+
+
+def test_a_missing_signature_folder_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """`--signatures` with a wrong name is a mistake of usage, not an empty catalogue."""
+    assert main(["diagnose", "--signatures", str(tmp_path / "none"), str(CASES / f"{SHOWN[0]}.log")]) == 2
+    assert "there is no folder" in capsys.readouterr().err

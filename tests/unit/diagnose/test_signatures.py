@@ -9,9 +9,9 @@ import pytest
 
 from opsctl.diagnose import diagnose_files
 from opsctl.diagnose.scan import Matcher, scan
+from opsctl.diagnose.siglint import lint_signatures
 from opsctl.diagnose.signatures import (
     find_signature,
-    lint_signatures,
     load_signatures,
     required_literals,
     signature_as_dict,
@@ -102,6 +102,14 @@ BROKEN = [
     ("- id: a\n  component: x\n  title: t\n  cause: c.\n  fix: f.\n  literals: [ab]\n", "too short", 6, None),
     ("- id: a\n  component: x\n  literals: [abcdefgh]\n  cause: c.\n  fix: f.\n", "needs `title`", 1, None),
     ("- id: a\n  component: x\n  title: t\n  cause: c.\n  fix: f.\n  literals: [abcdefgh]\n  when: {redy: true}\n", "unknown condition `redy`", 7, "did you mean `ready`?"),
+    ("- id: a\n  component: x\n  title: t\n  cause: c.\n  fix: f.\n  regexes: ['((ab)+c)*defgh']\n", "nested repetition", 6, None),
+    ("- id: a\n  component: x\n  title: t\n  cause: c.\n  fix: f.\n  regexes: ['abcd(x|y+)+']\n", "nested repetition", 6, None),
+    ("- id: a\n  component: x\n  title: t\n  cause: c.\n  fix: f.\n  literals: [abcdefgh]\n  when: [ready]\n", "`when` is a mapping", 7, None),
+    ("- id: a\n  component: x\n  title: t\n  cause: c.\n  fix: f.\n  literals: [abcdefgh]\n  when: {min_count: many}\n", "`min_count` is a whole number", 7, None),
+    ("- id: a\n  component: x\n  title: t\n  cause: c.\n  fix: f.\n  literals: [abcdefgh]\n  when: {ready: soon}\n", "`ready` is true or false", 7, None),
+    ("- id: a\n  component: x\n  title: t\n  cause: c.\n  fix: f.\n  literals: [abcdefgh]\n  when: {phase: nowhere}\n", "`nowhere` is no phase", 7, None),
+    ("- id: a\n  component: x\n  title: t\n  cause: c.\n  fix: f.\n  literals: [abcdefgh]\n  when: {text: [[a]]}\n", "`text` is a text or a list", 7, None),
+    ("- id: a\n  component: x\n  title: [t]\n  cause: c.\n  fix: f.\n  literals: [abcdefgh]\n", "`title` is a text", 3, None),
     ("a: b\n", "is a list of signatures", 1, None),
     ("- [1\n", "not valid YAML", 2, None),
 ]  # fmt: skip
@@ -120,11 +128,13 @@ def test_mistakes_have_a_place(tmp_path: Path, text: str, what: str, line: int, 
 
 
 def test_a_broken_project_file_stops_with_its_place(tmp_path: Path) -> None:
-    """diagnose does not go on with half a catalogue."""
-    (tmp_path / "own.yml").write_text("- id: a\n  literals: 3\n")
-    with pytest.raises(ConfigError) as error:
-        load_signatures([tmp_path])
-    assert error.value.span is not None and error.value.span.file.endswith("own.yml")
+    """diagnose does not go on with half a catalogue, nor with a mistake that it could read over."""
+    misspelt = "- id: a\n  component: x\n  title: t\n  cause: c.\n  fix: f.\n  literals: [abcdefgh]\n  severty: error\n"
+    for text in (misspelt, "- id: a\n  literals: 3\n"):
+        (tmp_path / "own.yml").write_text(text)
+        with pytest.raises(ConfigError) as error:
+            load_signatures([tmp_path])
+        assert error.value.span is not None and error.value.span.file.endswith("own.yml")
 
 
 @pytest.mark.parametrize(
