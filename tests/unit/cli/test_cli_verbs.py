@@ -357,7 +357,7 @@ def test_handlers_that_are_owed(project: Path, capsys: pytest.CaptureFixture[str
     assert main(["deploy", "fails.yml", "-q"]) == 1
     capsys.readouterr()
     assert main(["node", "handlers", "localhost"]) == 0
-    assert "fails.yml: `h`, pending since run " in capsys.readouterr().out
+    assert "fails.yml (gpu): `h`, pending since run " in capsys.readouterr().out
     assert main(["node", "handlers", "localhost", "--clear"]) == 2
     assert main(["node", "handlers", "localhost", "--clear", "--yes"]) == 0
     capsys.readouterr()
