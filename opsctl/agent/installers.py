@@ -11,6 +11,7 @@ from . import process, pypi, sitepackages
 from .installer_words import Follow, failed
 from .kinds import Fail
 from .pypi import Sources
+from .temporary import Folder
 
 if TYPE_CHECKING:
     from .node import Node
@@ -141,7 +142,7 @@ class Pip(Installer):
             self._virtualenv(program, path, options, doing)
 
     def _virtualenv(self, program: str, path: str, options: List[str], doing: str) -> None:
-        with tempfile.TemporaryDirectory(prefix="opsctl-virtualenv-") as folder:
+        with Folder(self.node.state_dir, "virtualenv-") as folder:
             argv = [*any_pip(self.node, self.sources, program), "install", "--target", folder, "virtualenv"]
             self._must(argv, self.where, doing)
             env = {"PYTHONPATH": folder}

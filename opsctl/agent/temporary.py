@@ -87,6 +87,62 @@ def opened(fd: int, path: str) -> BinaryIO:
     return os.fdopen(own, "r+b")
 
 
+class Folder:
+    """A directory of this process, as a context: ``with Folder(parent, "script-") as path``. Raises OSError.
+
+    It goes with its block. Those of the same name whose processes were killed in theirs go, too, when the next one is made.
+    """
+
+    def __init__(self, parent: str, prefix: str) -> None:
+        self._parent = parent
+        self._prefix = prefix
+        self._fd = -1
+        self._path = ""
+
+    def __enter__(self) -> str:
+        import tempfile
+
+        parent = self._parent or tempfile.gettempdir()
+        os.makedirs(parent, 0o700, exist_ok=True)
+        for name in os.listdir(parent):
+            if name.startswith(self._prefix):
+                _clear(os.path.join(parent, name))
+        # It gets its name when it is locked: before that others would take it for a dead one's.
+        made = tempfile.mkdtemp(prefix="." + self._prefix, dir=parent)
+        self._path = os.path.join(parent, os.path.basename(made)[1:])
+        self._fd = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        except OSError:
+            pass  # a file system without locks, on which nobody takes it for dead either
+        os.rename(made, self._path)
+        return self._path
+
+    def __exit__(self, *_: object) -> None:
+        import shutil
+
+        shutil.rmtree(self._path, ignore_errors=True)
+        os.close(self._fd)
+
+
+def _clear(path: str) -> None:
+    """Remove a directory if it is ours and its process is dead."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if os.fstat(fd).st_uid == os.geteuid():
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            import shutil
+
+            shutil.rmtree(path, ignore_errors=True)
+    except OSError:
+        pass  # somebody works in it
+    finally:
+        os.close(fd)
+
+
 def sync_directory(path: str) -> None:
     """Make names that were added, renamed or removed in a directory survive a loss of power."""
     try:

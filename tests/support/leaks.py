@@ -55,7 +55,7 @@ def strays(state: Path, *places: Path) -> list[str]:
         inside = [str(path.relative_to(state)) for path in sorted(top.rglob("*"))] if top.is_dir() else [top.name]
         if top.name in KEPT:
             found += [name for name in inside if "/.new-" in name or name.endswith(PASSING)]
-        elif top.name.startswith("script-"):
+        elif re.match(r"\.?(script|venv|virtualenv)-", top.name):
             found.append(top.name)
         else:
             found += [name for name in inside if not (state / name).is_dir() or name.count("/") == 1]

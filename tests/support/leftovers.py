@@ -17,7 +17,7 @@ GRACE = 15.0
 #: Where the agent keeps its state, below a node's root: root's, and those of users.
 STATES = ("var/lib/opsctl", "home/*/.local/state/opsctl/*")
 #: What is there only while somebody works on it, below a state directory.
-PASSING = ("runs/*", "agents/.new-*", "script-*", "staged/*", "*.new")
+PASSING = ("runs/*", "agents/.new-*", "*script-*", "*venv-*", "*virtualenv-*", "staged/*", "*.new")
 #: Where temporary files would lie that are on file systems of the node's own.
 VOLATILE = ("/tmp", "/run", "/dev/shm", "/var/tmp")
 

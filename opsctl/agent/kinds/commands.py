@@ -103,9 +103,8 @@ class Script(Command):
 
     def apply(self, args: Args, seen: Dict[str, Any], change: Change, node: Node) -> Dict[str, Any]:
         import shlex
-        import shutil
-        import tempfile
 
+        from ..temporary import Folder
         from .copying import Source
 
         try:
@@ -114,18 +113,13 @@ class Script(Command):
         except ValueError as exc:
             raise Fail("script: cannot split %r into words" % args["cmd"], cause=str(exc)) from None
         source = Source(args)
-        if node.state_dir:  # /tmp may be mounted with noexec
-            os.makedirs(node.state_dir, 0o700, exist_ok=True)
-        folder = tempfile.mkdtemp(prefix="script-", dir=node.state_dir or None)
-        try:
+        with Folder(node.state_dir, "script-") as folder:  # /tmp may be mounted with noexec
             path = os.path.join(folder, os.path.basename(args["name"]))
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
             with os.fdopen(fd, "wb") as stream:
                 for chunk in source.chunks(node):
                     stream.write(chunk)
             done = node.run([*interpreter, path, *arguments], cwd=seen["chdir"], live=True)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
         return finish(done, args, args["cmd"])
 
 

@@ -4,12 +4,12 @@ import errno
 import json
 import os
 import shutil
-import tempfile
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from .. import files, installers, requirements, sitepackages
 from ..pypi import Sources
 from ..requirements import BadRequirement, Requirement
+from ..temporary import Folder
 from . import Change, Fail, Kind, Pair
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _build(args: Args, seen: Dict[str, Any], installer: installers.Installer, no
         installer.create(path, args.get("python") or "", args["system_site_packages"])
     if seen["unfinished"]:
         _drop_torn(path)
-    with tempfile.TemporaryDirectory(prefix="opsctl-venv-") as folder:
+    with Folder(node.state_dir, "venv-") as folder:
         for work in _works(args, seen, folder):
             installer.install(path, work)
     after = _again(args, seen)
@@ -212,7 +212,7 @@ def _works(args: Args, seen: Dict[str, Any], folder: str) -> List[installers.Wor
 def _newer(args: Args, seen: Dict[str, Any], node: "Node") -> List[str]:
     installer = installers.choose(args["installer"], node, _sources(args))
     out: List[str] = []
-    with tempfile.TemporaryDirectory(prefix="opsctl-venv-") as folder:
+    with Folder(node.state_dir, "venv-") as folder:
         for work in _works(args, seen, folder):
             out += installer.newer(seen["path"], work) if work.upgrade else []
     return out

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.agent import files
-from opsctl.agent.temporary import claim, opened
+from opsctl.agent.temporary import Folder, claim, opened
 
 NOBODY = 65534
 
@@ -100,6 +100,20 @@ def test_who_comes_second_waits_and_then_has_a_file_of_its_own(tmp_path: Path) -
     assert place.read_bytes() == b"first" and name.read_bytes() == b""
     assert os.fstat(second[0]).st_ino == name.stat().st_ino
     os.close(second[0])
+
+
+def test_folders_of_dead_processes_go_and_those_of_others_stay(tmp_path: Path) -> None:
+    """The next one clears what a killed process left; one in which somebody works is left alone, and so is a link."""
+    with Folder(str(tmp_path), "work-") as mine:
+        (tmp_path / "work-dead").mkdir()
+        (tmp_path / "work-dead" / "file").touch()
+        (tmp_path / "victim").mkdir()
+        (tmp_path / "work-link").symlink_to(tmp_path / "victim")
+        with Folder(str(tmp_path), "work-") as other:
+            assert {mine, other} == {str(path) for path in tmp_path.glob("work-*") if not path.is_symlink()}
+            assert os.stat(other).st_mode & 0o777 == 0o700
+        assert Path(mine).is_dir() and not Path(other).exists()
+    assert sorted(os.listdir(tmp_path)) == ["victim", "work-link"]
 
 
 def test_replacing_is_on_the_disk_before_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
