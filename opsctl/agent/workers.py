@@ -79,14 +79,40 @@ def fork_worker(state_dir: str, user: str, other: bool = False) -> WorkerHandle:
             keep = sorted({0, 1, 2, to_child[0], from_child[1]})
             for low, high in zip(keep, [*keep[1:], 4096]):
                 os.closerange(low + 1, high)
+            link = Link(to_child[0], from_child[1])
             if other:
                 state_dir = become(user)
-            Worker(Link(to_child[0], from_child[1]), state_dir).serve()
+                link.send({"m": "began", "imports": os.access(_library(), os.R_OK | os.X_OK)})
+            Worker(link, state_dir).serve()
         finally:
             os._exit(0)
     os.close(to_child[0])
     os.close(from_child[1])
-    return WorkerHandle(pid, Link(from_child[0], to_child[1]), user)
+    handle = WorkerHandle(pid, Link(from_child[0], to_child[1]), user)
+    if other:
+        _expect(handle)
+    return handle
+
+
+def _library() -> str:
+    """Where this Python has its own modules."""
+    return os.path.dirname(os.__file__)
+
+
+def _expect(handle: WorkerHandle) -> None:
+    """Wait until a worker has become its user. Raises Fail when Python's own modules are out of that user's reach."""
+    began = handle.link.receive()
+    if began is not None and began[0]["imports"]:
+        return
+    handle.link.close()
+    os.waitpid(handle.pid, 0)
+    if began is None:
+        raise Fail("root could not become `%s` on the node" % handle.user)
+    raise Fail(
+        "user `%s` cannot run root's Python" % handle.user,
+        cause="%s is not readable for that user" % _library(),
+        hint="set ansible_python_interpreter to a Python that everybody can read, such as /usr/bin/python3",
+    )
 
 
 def sudo_worker(user: str, root: str, password: Optional[str], cancelled: Callable[[], bool]) -> WorkerHandle:
