@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from opsctl.agent.unpack import BLOCK, GZIP, gunzip, narrow, wide
+from opsctl.diagnose.unwrap import unwrap
 from opsctl.errors import InputUnreadable
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -85,4 +86,4 @@ def _text(blocks: Iterator[bytes]) -> Iterator[bytes]:
     first = next(blocks, b"")
     every = itertools.chain([first] if first else [], blocks)
     encoding = wide(first)
-    return every if encoding is None else narrow(every, encoding)
+    return unwrap(every if encoding is None else narrow(every, encoding))
