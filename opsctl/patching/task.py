@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from .. import __version__
-from ..errors import OpsError, TaskFailed
+from ..errors import TaskFailed
 from .contents import Contents
 from .engine import Plan, plan_apply, plan_revert
 from .observed import Observed, sha
@@ -16,10 +16,7 @@ from .sets import PatchSet, from_dict
 from .site import digests
 from .source import NotText, decode
 from .states import status
-from .verbs import foreign_edits, unified
-
-#: Lines of a diff that an error shows.
-DIFF_LINES = 60
+from .verbs import refusal
 
 
 def answer(data: Mapping[str, Any], contents: Contents, run: str) -> dict[str, Any]:
@@ -46,7 +43,8 @@ def answer(data: Mapping[str, Any], contents: Contents, run: str) -> dict[str, A
     try:
         plan = _plan(data, seen, sets, run)
     except TaskFailed as exc:
-        return {**out, "refused": _refusal(exc, seen)}
+        why = refusal(exc, seen)
+        return {**out, "refused": {"what": why.what, "cause": why.cause or "", "hint": why.hint}}
     out["notes"] += plan.notes
     out["after"] = [status(_later(seen, plan), item).as_dict() for item in sets]
     out["changed"] = plan.changed
@@ -63,14 +61,6 @@ def _plan(data: Mapping[str, Any], seen: Observed, sets: list[PatchSet], run: st
         return plan_revert(seen, data["named"], opsctl=__version__, force=data["force"])
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return plan_apply(seen, sets, run=run, now=now, opsctl=__version__, force=data["force"])[0]
-
-
-def _refusal(exc: OpsError, seen: Observed) -> dict[str, Any]:
-    """What is wrong, with the edits by another hand."""
-    lines = "".join(unified(*edit) for edit in foreign_edits(seen)).splitlines()
-    if len(lines) > DIFF_LINES:
-        lines = [*lines[:DIFF_LINES], f"... {len(lines) - DIFF_LINES} more lines"]
-    return {"what": exc.what, "cause": "\n".join([exc.cause or "", *lines]).strip("\n"), "hint": exc.hint}
 
 
 def _later(seen: Observed, plan: Plan) -> Observed:

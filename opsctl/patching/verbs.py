@@ -12,13 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import __version__
-from ..errors import OpsError, TaskFailed, UsageError, worst_exit
+from ..errors import OpsError, PatchMismatch, TaskFailed, UsageError, worst_exit
 from .engine import Plan, plan_apply, plan_revert
 from .observed import Observed
 from .sets import PatchSet, dump_yaml
 from .site import Site
 from .source import NotText, decode
 from .states import SATISFIED, SetStatus, status
+
+#: Lines of a diff that an error shows.
+DIFF_LINES = 60
 
 
 @dataclass
@@ -135,6 +138,17 @@ def foreign_edits(seen: Observed) -> list[tuple[str, bytes, bytes, str, str]]:
     return out
 
 
+def refusal(exc: OpsError, seen: Observed, host: str | None = None) -> OpsError:
+    """Why nothing is written; where it is for edits by another hand, with them as a diff."""
+    edits = [] if isinstance(exc, PatchMismatch) else foreign_edits(seen)
+    lines = "".join(unified(*edit) for edit in edits).split("\n")
+    if len(lines) > DIFF_LINES:
+        lines = [*lines[:DIFF_LINES], f"... {len(lines) - DIFF_LINES} more lines"]
+    exc.cause = "\n".join([exc.cause or "", *lines]).strip("\n") or None
+    exc.host = exc.host or host
+    return exc
+
+
 def _merged(diffs: list[FileDiff]) -> list[FileDiff]:
     seen: dict[tuple[str, str], FileDiff] = {}
     for item in diffs:
@@ -151,7 +165,7 @@ def apply(site: Site, sets: Sequence[PatchSet], *, run: str, force: bool = False
             plan, before = _planned(seen, chosen, force=force, run=run)
         except TaskFailed as exc:
             report = _report(site, seen, [status(seen, item) for item in chosen])
-            report.changed, report.error = False, exc
+            report.changed, report.error = False, refusal(exc, seen, site.host)
             out.append(report)
             continue
         out.append(_carried_out(site, package, chosen, seen, plan, before, check))
@@ -173,7 +187,7 @@ def revert(
             plan = plan_revert(seen, names, opsctl=__version__, force=force)
         except TaskFailed as exc:
             report = _report(site, seen, [status(seen, item) for item in chosen])
-            report.changed, report.error = False, exc
+            report.changed, report.error = False, refusal(exc, seen, site.host)
             out.append(report)
             continue
         before = [status(seen, item) for item in chosen]

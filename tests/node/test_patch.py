@@ -65,6 +65,11 @@ def test_many_hosts_and_one_that_is_not_there(project: Project, make_node: MakeN
     checks = patch(project, "verify", "--json").events[0]
     assert [one["host"] for one in checks["sets"]] == ["n1"] and [one["host"] for one in checks["errors"]] == ["n2"]
     two.server.start()
+    (file,) = (one.files / "env").glob("lib/python3*/site-packages/pkg/one.py")
+    file.write_text(file.read_text().replace('"c"', '"d"'))
+    drifted = hosts(patch(project, "apply", "--json", "-l", "n1"))["n1"]["error"]
+    assert drifted["host"] == "n1" and '-SUPPORTED = ["a", "b", "c"]' in drifted["cause"], "the edit, as a diff"
+    file.write_text(file.read_text().replace('"d"', '"c"'))
     table = patch(project, "status").ok().stdout
     assert "1 applied, 1 not applied" in table
     assert "`opsctl patch-vllm apply --set fix -l n2` makes it true" in table
