@@ -79,6 +79,7 @@ class HostRun:
     def _segment(self) -> None:
         from .remote.session import AgentDied
 
+        over: list[str] = []
         for life in range(LIVES):
             segment_id = self.segment.body["id"] + (f"~{life}" if life else "")
             record = self.run.ledger.segments.get(segment_id)
@@ -89,13 +90,14 @@ class HostRun:
                 later = f"{self.segment.body['id']}~{life + 1}" in self.run.ledger.segments
                 if later:
                     self.past += record.events
+                    over.append(segment_id)
                     continue
                 if record.finished:
                     self._ended(record.events[-1])
                     return
             self.record = record or self.run.ledger.sent(segment_id, self.segment.hash, self.segment.tasks)
             try:
-                done = self._follow(segment_id)
+                done = self._follow(segment_id, over)
                 if done is None:
                     self.past += self.record.events
                     continue
@@ -103,6 +105,7 @@ class HostRun:
                 return
             except AgentDied as exc:
                 self.past += self.record.events
+                over.append(segment_id)
                 if self.state.session is not None:
                     self.state.session.forget(segment_id)
                 self._choose(exc)
@@ -110,8 +113,11 @@ class HostRun:
             f"the agent on {self.host} died {LIVES} times", hint="`opsctl diagnose` looks at the node", host=self.host
         )
 
-    def _follow(self, segment_id: str) -> Body | None:
-        """The end of a segment; None when only its leading `raw` tasks were done, and the rest is yet to be sent."""
+    def _follow(self, segment_id: str, over: Sequence[str]) -> Body | None:
+        """The end of a segment; None when only its leading `raw` tasks were done, and the rest is yet to be sent.
+
+        ``over`` are the segments that it takes up: what the node still has of them can go.
+        """
         from .connect import run_raw_first
 
         run, state = self.run, self.state
@@ -129,6 +135,8 @@ class HostRun:
             run.bus.emit("host_connected", host=self.host, duration_s=round(run.sessions.took(state), 3))
         if self.past:
             body["replay"] = self._replay()
+        if over:
+            body["over"] = list(over)
         secrets = self.run.masker.within(json.dumps(body, ensure_ascii=False, default=str))
         if secrets:
             body["secrets"] = secrets

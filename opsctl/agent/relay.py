@@ -199,9 +199,7 @@ class Relay:
             elif kind == "attach":
                 self._attach(header["segment"], header.get("from", 1))
             elif kind == "forget":
-                home = runs.Home(self.state_dir, header["segment"])
-                if home.newer() is None:
-                    home.forget()
+                self._forget(header["segment"])
             elif kind == "call":
                 self._call(header)
             elif kind == "jinja":
@@ -248,7 +246,14 @@ class Relay:
         theirs.close()
         return ours, pid
 
+    def _forget(self, segment_id: str) -> None:
+        home = runs.Home(self.state_dir, segment_id)
+        if home.newer() is None:
+            home.forget()
+
     def _submit(self, segment: Dict[str, Any]) -> None:
+        for earlier in segment.get("over") or ():
+            self._forget(earlier)
         home = runs.Home(self.state_dir, segment["id"])
         try:
             known = not home.create(segment)

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import time
@@ -186,6 +187,32 @@ def test_a_killed_agent_is_at_most_once(project: Project, node: TestNode, seed: 
     assert sorted(set(lines(node))) == sorted(WANTED) and len(lines(node)) <= TASKS + 1
     assert all(lines(node).count(task) == 1 for task in WANTED if task != name)
     assert rest.task("sum")["result"]["msg"] == SUM
+
+
+def test_what_a_dead_agent_left_goes_with_the_next_one(project: Project, node: TestNode) -> None:
+    """Also when the node could not be told at once, because it was going down: the next agent clears it."""
+    book = """
+        - hosts: all
+          gather_facts: false
+          tasks:
+            - {name: one, wait_for: {path: "{{ files }}/go", timeout: 60, sleep: 1}}
+    """
+    project.write("site.yml", book)
+    project.inventory(node)
+    with Running(project, "deploy", "site.yml", "--json") as running:
+        running.until(lambda: '"one"' in running.said, "the task does not begin")
+        first = next((node.state / "runs").iterdir())
+        kept = node.state.parent / "kept"
+        shutil.copytree(first, kept, ignore=shutil.ignore_patterns("sock"))
+        kill_agent(node)
+        running.until(lambda: [path for path in (node.state / "runs").iterdir() if path != first], "nobody takes it up")
+        # As if it had never been told to forget the first one.
+        shutil.copytree(kept, first)
+        kill_agent(node)
+        running.until(lambda: running.said.count("taken up again") == 2, "nobody takes it up again")
+        (node.files / "go").touch()
+        running.end().ok()
+    assert not list((node.state / "runs").iterdir())
 
 
 def test_a_killed_agent_is_taken_up_by_kinds_of_state(project: Project, node: TestNode) -> None:
