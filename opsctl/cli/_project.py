@@ -81,7 +81,7 @@ def playbooks() -> list[str]:
         except OSError:
             continue
         found += [os.path.normpath(os.path.join(folder, n)) for n in names if n.endswith(PLAYBOOK_SUFFIXES)]
-    return found
+    return [path for path in found if os.path.isfile(path)]
 
 
 def lint(paths: Sequence[str], common: Common) -> tuple[list[str], list[Problem]]:

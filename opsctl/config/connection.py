@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import shlex
 from collections.abc import Callable, Mapping
@@ -167,6 +168,19 @@ def connection_of(
         host_key=read.host_key(),
         env=read.text("opsctl_env"),
     )
+
+
+def check_host(host: Host) -> list[ConfigError]:
+    """What is wrong with the connection variables of ``host``, as far as it can be told without evaluating anything."""
+    plain = copy.copy(host.vars)
+    for name, value in host.vars.items():
+        if is_template(value) or isinstance(value, SecretRef):
+            del plain[name]
+    try:
+        connection_of(host, values=plain)
+    except ConfigError as error:
+        return [error]
+    return []
 
 
 class _Values:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigError, OpsError, Span
-from .connection import check_variables
+from .connection import check_host, check_variables
 from .draft import LoadedInventory
 from .inventory import load_inventory
 from .source import Text, did_you_mean, value_span
@@ -56,6 +56,8 @@ def lint_inventory(sources: Sequence[str], folder: str | None, found: list[Probl
     for layer in layers:
         found += [Problem("error", error) for error in check_variables(layer.vars)]
         found += plain_words(layer.vars)
+    for host in inventory.hosts.values():
+        found += [problem for error in check_host(host) for problem in errors_of(error)]
     for place in dict.fromkeys((*inventory.folders, *([folder] if folder is not None else []))):
         found += _orphans(place, inventory)
     return inventory

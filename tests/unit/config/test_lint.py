@@ -63,6 +63,20 @@ def test_undefined_names_need_certainty(project: Path) -> None:
     assert said(project, text.replace("gone", "ansible_hostname")) == []
 
 
+def test_how_hosts_are_reached(project: Path) -> None:
+    """Connection variables that make no sense are told, each once; what has to be evaluated first is left alone."""
+    write(
+        project,
+        "inv.yml",
+        "web:\n  vars: {port: 80, flag: true, ansible_port: seven, ansible_user: '{{ flag }}'}\n"
+        "  hosts:\n    h: {}\n    i: {}\n    j: {ansible_port: '{{ port }}', ansible_become: perhaps}\n",
+    )
+    assert said(project) == [
+        ("error", "`ansible_port`: `seven` is no port number"),
+        ("error", "`ansible_become`: it must be yes or no, not `perhaps`"),
+    ]
+
+
 def test_extra_variables_are_known(project: Path) -> None:
     """-e defines names."""
     write(project, "site.yml", "- hosts: web\n  tasks:\n    - command: ls {{ gone }}\n")
