@@ -376,6 +376,8 @@ class Session:
         following = self._following
         if following is None or not following.accepted:
             return
+        for sha in following.blobs:
+            self._live().sender.drop(sha)  # its next agent says what it wants, and from where
         if following.dead:
             raise self._died("the agent on the node ended before its work did: killed, or the node was rebooted")
         # What it still wrote down can be read: the answer is `accepted` again, the events, and `gone` if it is dead.
