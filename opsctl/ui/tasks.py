@@ -35,6 +35,9 @@ _DULL = frozenset(
 )
 
 
+_OF_LOOPS = frozenset({"item", "ansible_loop_var", "ansible_loop", "ansible_index_var", "_ansible_item_label"})
+
+
 def outcome_word(outcome: str, style: Style, text: str | None = None) -> str:
     """The outcome in its colour."""
     return _COLORS.get(outcome, Style.bold)(style, clean(outcome) if text is None else text)
@@ -69,7 +72,9 @@ def results(event: Event) -> Iterator[str]:
     if isinstance(items, list) and items:
         for item in items:
             label = clean(item.get("label", item.get("item", "item")))
-            lines = list(_result(item.get("result") or {}))
+            # Which item it is stands in its label.
+            told = {key: one for key, one in (item.get("result") or {}).items() if key not in _OF_LOOPS}
+            lines = list(_result(told))
             outcome = item.get("outcome") or ("changed" if item.get("changed") else "ok")
             yield f"{label}: {clean(outcome)}" + (f"  {lines[0]}" if len(lines) == 1 else "")
             if len(lines) > 1:
