@@ -333,6 +333,8 @@ def test_rehearse_swaps_the_engine(box: Box) -> None:
     """`deploy --rehearse` launches the rehearsal engine for a playbook that is written for vLLM."""
     args = {"engine": "vllm", "model": "/models/none", "venv": "/opt/none", "args": {"max_model_len": 512}}
     assert box.deploy(**args).outcomes == ["failed"]
+    there = {**args, "model": "some/model"}
+    assert "A `venv` task before this one" in box.deploy(**there).task("the server")["error"]["hint"]
     run = box.deploy(**args, opsctl=["--rehearse"]).ok()
     assert run.outcomes == ["changed"] and "rehearsal-" in Path(f"/proc/{box.pid}/cmdline").read_text()
     assert box.deploy(**args, opsctl=["--rehearse"]).ok().outcomes == ["ok"]
