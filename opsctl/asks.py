@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from .agent.values import ExprError, from_wire, lift, to_wire
@@ -11,9 +13,14 @@ from .plantask import prepared
 
 if TYPE_CHECKING:
     from .batch import Batch
+    from .config.connection import ConnectionSpec
     from .executor import Run
     from .hosts import HostState
     from .playrun import PlayRun
+
+
+#: What must stand in a host's part of the plan, so that it may ask for this.
+WORDS = {"lookup": re.compile(r"\b(lookup|query|q)\b"), "hostvars": re.compile(r"\bhostvars\b")}
 
 
 class Answers:
@@ -26,7 +33,11 @@ class Answers:
         self.state = state
 
     def answer(self, task: str, what: str, data: Any) -> Any:
-        """The value for an ask. Raises OpsError, which becomes the task's failure."""
+        """The value for an ask. Raises OpsError, which becomes the task's failure.
+
+        A node gets what its part of the plan has a use for, and nothing else: it may be in other hands.
+        """
+        self._allow(task, what, data)
         if what == "run_once":
             return self.batch.turn(task, self.state.host.name)
         if what == "barrier":
@@ -44,6 +55,25 @@ class Answers:
 
             return answer(data, self.run.contents, self.run.bus.run)
         raise OpsError(f"the agent asks for `{what}`, which this version does not know", hint="upgrade opsctl")
+
+    def _allow(self, task_id: str, what: str, data: Any) -> None:
+        """Raises OpsError for an ask that the plan gives no reason for."""
+        task = self.run.tasks.get(task_id)
+        if what == "delegate":
+            fits = task is not None and task.delegate_to is not None and task.kind == data["request"].get("kind")
+        elif what in WORDS:
+            fits = WORDS[what].search(self._written) is not None
+        else:
+            return
+        if not fits:
+            host = self.state.host.name
+            said = f"{host} asks for `{what}`, which its part of the plan does not use"
+            raise OpsError(said, hint="look at that node", host=host)
+
+    @functools.cached_property
+    def _written(self) -> str:
+        """All that the host was sent, as text."""
+        return json.dumps(self.play.segments[self.state.host.name].body, ensure_ascii=False, default=str)
 
     def _lookup(self, data: dict[str, Any]) -> Any:
         variables = self.run.variables
@@ -101,10 +131,10 @@ class Answers:
             node["env"] = [to_wire(request["env"])]
         if data.get("become"):
             node["become"] = data["become"]
-        number = self.run.count()
+        asker = str(data["name"]).partition("/")[2].replace("/", ".")
         segment: dict[str, Any] = {
             "v": 1,
-            "id": f"{self.run.bus.run}/d{number}/{host.name}",
+            "id": f"{self.run.bus.run}/d.{asker}/{host.name}",
             "run": self.run.bus.run,
             "host": host.name,
             "check": request.get("check", False),
@@ -118,20 +148,7 @@ class Answers:
         secrets = self.run.masker.within(json.dumps(segment, ensure_ascii=False, default=str))
         if secrets:
             segment["secrets"] = secrets
-        finished: dict[str, Any] = {}
-
-        def on_event(ev: dict[str, Any]) -> None:
-            if ev.get("ev") == "finished":
-                finished.update(ev)
-            elif ev.get("ev") == "password_refused":
-                self.run.refused.add(host.name)
-
-        session = self.run.sessions.extra(spec)
-        try:
-            blobs = self.play.blob_sources(self.state.host.name)
-            session.run_segment(segment, blobs=blobs, on_event=on_event, on_ask=self.answer)
-        finally:
-            session.close()
+        finished = self._delegated(spec, segment, task_id)
         result = from_wire(finished.get("result")) or {}
         error = finished.get("error") or {}
         return {
@@ -142,6 +159,37 @@ class Answers:
             "diff": finished.get("diff"),
             "pending": finished.get("pending", False),
         }
+
+
+    def _delegated(self, spec: ConnectionSpec, segment: dict[str, Any], task_id: str) -> dict[str, Any]:
+        """The `finished` event of a delegated task. It is in the ledger before the node forgets it, so that a resumed run
+        whose agent asks again neither runs it again nor misses its result."""
+        ledger, task = self.run.ledger, self.run.tasks.get(task_id)
+        record = ledger.sent(segment["id"], "", ())
+        hidden = task is not None and task.no_log is not False
+
+        def on_event(ev: dict[str, Any]) -> None:
+            if ev.get("ev") == "password_refused":
+                self.run.refused.add(spec.name)
+            if ev.get("ev") == "taint":
+                self.run.keep_secret(ev.get("values") or ())
+                ev = {"ev": "taint"}
+            ledger.event(record.id, ev, hidden=hidden)
+
+        if not record.finished:
+            session = self.run.sessions.extra(spec)
+            try:
+                session.run_segment(
+                    segment,
+                    blobs=self.play.blob_sources(self.state.host.name),
+                    on_event=on_event,
+                    on_ask=self.answer,
+                    on_secret=self.run.keep_secret,
+                    from_seq=len(record.events),
+                )
+            finally:
+                session.close()
+        return next((event for event in record.events if event.get("ev") == "finished"), {})
 
 
 def _data(value: Any) -> Any:

@@ -6,7 +6,6 @@ segment over one session; plays, `serial` batches, `run_once` and `any_errors_fa
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -124,8 +123,6 @@ class Run:
         self.began = time.monotonic()
         self.stopped: str | None = None
         self.left = False
-        self._number = 0
-        self._lock = threading.Lock()
 
     def go(self) -> RunResult:
         """All plays, and the last event. Raises OpsError for what is wrong before anything is sent; task failures are
@@ -202,12 +199,6 @@ class Run:
         ]
 
     # -- for the parts of the run -------------------------------------------------------------------------------------
-
-    def count(self) -> int:
-        """A number that no other caller gets."""
-        with self._lock:
-            self._number += 1
-            return self._number
 
     def keep_secret(self, values: Iterable[str]) -> None:
         """Nobody may see these from here on."""

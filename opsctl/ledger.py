@@ -139,9 +139,10 @@ class Ledger:
         return {key: mask.kept(value) if key in VALUES else mask.value(value) for key, value in body.items()}
 
     def unfinished(self) -> list[str]:
-        """Segments whose end is not known."""
+        """Segments whose end is not known; delegated tasks, which are parts of others, are none."""
         later = {record.id.rsplit("~", 1)[0] for record in self.segments.values() if "~" in record.id}
-        return [record.id for record in self.segments.values() if not record.finished and record.id not in later]
+        own = [record for record in self.segments.values() if record.hash]
+        return [record.id for record in own if not record.finished and record.id not in later]
 
     def close(self) -> None:
         """No more is written."""

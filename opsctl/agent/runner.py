@@ -57,6 +57,7 @@ class Runner:
         self.extra: Dict[str, Any] = from_wire(scope.get("extra") or {})
         self.facts: Dict[str, Any] = scope.get("facts") or {}
         self.handlers = Handlers(self)
+        self._delegated = 0
         self.judge = Judge(self.engine, services, self.check)
         # Secrets that stand in the segment: what has one in its arguments is run so that `ps` does not show it.
         self.taint = Taint(services, segment.get("secrets") or ())
@@ -336,8 +337,11 @@ class Runner:
             if target != self.segment.get("host"):
                 report.started(False)
                 request.pop("since", None)  # another clock
-                done = self.services.ask(task["id"], "delegate", {"to": target, "request": request, "become": become})
-                return dict(done)
+                self._delegated += 1
+                # By this name the other node knows what it has done already, whoever asks it again.
+                name = "%s.%d" % (self.segment["id"], self._delegated)
+                data = {"to": target, "request": request, "become": become, "name": name}
+                return dict(self.services.ask(task["id"], "delegate", data))
         return dict(self.services.perform(request, become, task["id"], self.handlers.begins(task, report)))
 
     def _ask(self, what: str, data: Any) -> Any:

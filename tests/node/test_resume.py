@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+from tests.node.conftest import MakeNode
 from tests.support.project import Project, Run, TestNode
 from tests.support.running import Running, kill_agent, lines, wait_for
 
@@ -247,3 +248,39 @@ def test_a_broken_last_line_of_the_ledger_is_no_harm(project: Project, node: Tes
     check_whole(go_on(project, node), node)
     for line in ledger.read_text().splitlines():
         json.loads(line)
+
+
+@pytest.mark.parametrize("when", ["while it runs", "after it has ended"])
+def test_a_delegated_task_runs_once(when: str, project: Project, node: TestNode, make_node: MakeNode) -> None:
+    """The controller dies while another node works for this one, or just after: the resumed run asks for it by its name,
+    and gets what was done."""
+    other = make_node("n2")
+    project.write(
+        "site.yml",
+        f"""
+        - hosts: n1
+          gather_facts: false
+          tasks:
+            - name: away
+              shell: "echo $ITEM >> {other.files}/log; while [ ! -e {other.files}/go$ITEM ]; do sleep 0.1; done; echo did $ITEM"
+              environment: {{ITEM: "{{{{ item }}}}"}}
+              loop: [a, b]
+              delegate_to: n2
+              register: away
+            - {{name: gate, wait_for: {{path: "{{{{ files }}}}/go", timeout: 60, sleep: 1}}}}
+            - {{name: said, debug: {{msg: "{{{{ away.results | map(attribute='stdout') | join(', ') }}}}"}}}}
+        """,
+    )
+    project.inventory(node, other)
+    (other.files / "goa").touch()
+    with Running(project, "deploy", "site.yml", "--json") as running:
+        running.until(lambda: lines(other) == ["a", "b"], "the other node does not begin")
+        if when != "while it runs":
+            (other.files / "gob").touch()
+            running.until(lambda: '"gate"' in running.said, "the delegated task does not end")
+        running.kill()
+    for path in (other.files / "gob", node.files / "go"):
+        path.touch()
+    run = project.opsctl("deploy", "--resume", "--json").ok()
+    assert run.task("said")["result"]["msg"] == "did a, did b"
+    assert lines(other) == ["a", "b"]
