@@ -46,6 +46,7 @@ class Relay:
         self.out = bytearray(wire.pack(ready))
         self.sources: List[Source] = []
         self.supervisor: Optional[Source] = None
+        self.left: Optional[runs.Home] = None  # of a supervisor that has ended, until all of it is read
         self.input = wire.Reader()
         self.open = True
 
@@ -200,6 +201,9 @@ class Relay:
                 self._attach(header["segment"], header.get("from", 1))
             elif kind == "forget":
                 self._forget(header["segment"])
+            elif kind == "ack" and self.left is not None:
+                self.left.forget()
+                self.left = None
             elif kind == "call":
                 self._call(header)
             elif kind == "jinja":
@@ -291,6 +295,8 @@ class Relay:
             self._tell({"t": "attach", "from": since})
             return
         state = "finished" if home.finished() else "dead" if home.exists() else "unknown"
+        if state == "finished":
+            self.left = home
         self.out += wire.pack({"t": "accepted", "segment": segment_id, "state": state})
         for frame in home.frames(since):
             self.out += frame

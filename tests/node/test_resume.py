@@ -284,3 +284,27 @@ def test_a_delegated_task_runs_once(when: str, project: Project, node: TestNode,
     run = project.opsctl("deploy", "--resume", "--json").ok()
     assert run.task("said")["result"]["msg"] == "did a, did b"
     assert lines(other) == ["a", "b"]
+
+
+def test_what_waits_longer_than_its_agent_is_read_and_goes(project: Project, node: TestNode) -> None:
+    """A run was left, ended, and its agent is gone by the time somebody resumes it: the outcomes are there, and after
+    that nothing of it is left on the node."""
+    project.write(
+        "site.yml",
+        """
+        - hosts: all
+          gather_facts: false
+          tasks: [{name: one, shell: "while [ ! -e {{ files }}/go ]; do sleep 0.1; done; echo one >> {{ files }}/log; echo uno"}]
+        """,
+    )
+    project.inventory(node)
+    with Running(project, "deploy", "site.yml", "--json") as running:
+        running.until(lambda: '"one"' in running.said, "the task does not begin")
+        running.kill()
+    (node.files / "go").touch()
+    events = next((node.state / "runs").iterdir()) / "events"
+    wait_for(lambda: b"segment_finished" in events.read_bytes(), "the task does not end")
+    kill_agent(node)
+    run = project.opsctl("deploy", "--resume", "--json").ok()
+    assert lines(node) == ["one"] and run.task("one")["result"]["stdout"] == "uno"
+    assert not list((node.state / "runs").iterdir())
