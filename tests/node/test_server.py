@@ -405,6 +405,12 @@ def test_any_program_can_be_a_server(box: Box) -> None:
         chdir=str(box.node.files),
     ).ok()
     assert os.readlink(f"/proc/{box.pid}/cwd") == str(box.node.files)
+    script = box.node.files / "serve"
+    script.write_text(f"#!/bin/sh\nexec python3 -m http.server {box.port} --bind 127.0.0.1\n")
+    script.chmod(0o755)
+    more = {"engine": "command", "command": "./serve", "ready": "/ping", "chdir": str(box.node.files)}
+    assert box.deploy(**more, opsctl=["--check"]).outcomes == ["changed"]
+    assert box.deploy(**more).ok().outcomes == ["changed"]
 
 
 def test_shared_memory_of_the_dead_is_removed(box: Box) -> None:

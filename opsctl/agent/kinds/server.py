@@ -54,7 +54,7 @@ class ServerKind(Kind):
         mine = set(seen["members"])
         port = record.get("port")
         seen["taken"] = [str(one) for one in tree.listeners(port) if one.pid not in mine] if port else []
-        seen["program"] = _program(record["argv"][0], environment)
+        seen["program"] = _program(record["argv"][0], environment, record["cwd"])
         seen["no_model"] = _no_model(args)
         if seen["alive"] and seen["hash"] == seen["want"]:
             seen["unready"] = Ready({**old, **_soft(record)}, environment).ask(10.0)
@@ -137,6 +137,12 @@ class ServerKind(Kind):
         if action == "wait":
             server.keep(_soft(seen["record"]))
             return {**self._wait(server, server.launch(), node), "changed": False, **_unheard(args, seen)}
+        if seen["program"]:
+            engine = args["engine"] in ("vllm", "sglang")
+            raise Fail(
+                "server `%s` cannot be started: %s is not there" % (server.name, seen["program"]),
+                hint="is the engine installed there? A `venv` task before this one does it" if engine else "",
+            )
         record, environment = seen["record"], seen["environment"]
         _place_program(args, record, node)
         if _learn_flags(args, record, environment, node):
@@ -230,11 +236,12 @@ def _no_model(args: Args) -> str:
     return model if real and model.startswith("/") and not os.path.exists(model) else ""
 
 
-def _program(word: str, environment: Dict[str, str]) -> Optional[str]:
+def _program(word: str, environment: Dict[str, str], cwd: str) -> Optional[str]:
     """The program if it cannot be run as things are, else None."""
     import shutil
 
-    return None if shutil.which(word, path=environment.get("PATH")) else word
+    place = os.path.join(cwd, word) if "/" in word else word
+    return None if shutil.which(place, path=environment.get("PATH")) else word
 
 
 def _reason(seen: Dict[str, Any], action: str, same: bool, state: str) -> str:

@@ -252,10 +252,8 @@ class Server:
             end = self.ended()
             if end.get("nonce") == nonce and end.get("error"):
                 program = end.get("program")
-                engine = self.spec().get("engine") in ("vllm", "sglang")
                 raise Fail(
                     "server `%s` cannot be started: %s: %s" % (self.name, program, end["error"]),
-                    hint="is the engine installed there? A `venv` task before this one does it" if engine else "",
                     needs=[("path", str(program))],
                 )
             time.sleep(0.02)
