@@ -61,7 +61,7 @@ def check_left(project: Project, node: TestNode, run: Run) -> None:
     assert Counter({comm: n for comm, n in comms(node).items() if comm not in relays}) == Counter(
         {"opsctl-run": 1, "opsctl-worker": 1, "sh": 1}
     )
-    assert history(project)[0] == "resumable"
+    assert history(project)[0] == "interrupted, resumable"
     (node.files / "gate").touch()
     wait_for(lambda: lines(node)[-1] == "last", "the node does not go on by itself")
     rest = project.opsctl("deploy", "--resume", "--json")
