@@ -56,7 +56,7 @@ OUTER: tuple[re.Pattern[str], ...] = (
     re.compile(r"\[(?P<proc>\d+,\d+)\]<std(?:out|err|diag)>: ?"),
     RANK,
     # docker --timestamps, kubectl --timestamps and other loggers that only stamp
-    re.compile(rf"(?P<time>{ISO})(?: \[(?P<proc>std(?:out|err))\])?[ \t](?!- |\| |[A-Z]+ *[|:-] )"),
+    re.compile(rf"(?P<time>{ISO})(?: \[(?P<proc>std(?:out|err))\])?[ \t](?!- |\| |{_ANY_LEVEL} *[|:-] )"),
     re.compile(rf"(?P<time>{ISO})(?: \[std(?:out|err)\])?$"),
     # ts of moreutils: `Nov 03 10:22:00 ` and `00:01:02 `
     re.compile(rf"(?P<time>{_MONTH} [ \d]\d \d\d:\d\d:\d\d)(?: |$)"),

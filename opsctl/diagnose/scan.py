@@ -50,6 +50,7 @@ def wanted_texts(signatures: Sequence[Signature]) -> list[str]:
         "Aborted",
         "Terminated",
         *_SECTIONS,
+        '  File "',  # a traceback whose head was cut off
         "terminate called after throwing",
         "thread 'main' panicked",
         "thread 'main' (",
