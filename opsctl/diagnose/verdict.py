@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
-from dataclasses import replace
 
 from opsctl.diagnose import phases
 from opsctl.diagnose.analysis import Analysis, Fault, Hit
 from opsctl.diagnose.records import Record
-from opsctl.diagnose.report import Evidence, Finding, Report
+from opsctl.diagnose.report import Finding, Report
 from opsctl.diagnose.signatures import Signature
+from opsctl.diagnose.tell import cause_finding, evidence, names, only_symptoms, unknown_fault
 
 #: Components whose failures are views of one event: a broken GPU shows in all of them.
 _FAMILIES = (
@@ -26,7 +25,6 @@ _SILENCE_S = 60
 _RECENT = 150
 #: So many reports of a blocked broadcast, with nothing else going on, are a hang.
 _STALLS = 3
-_MAX_TEXT = 600
 
 
 def judge(analysis: Analysis, source: str, *, silence: float | None = None, ended: bool = True) -> Report:
@@ -40,17 +38,19 @@ def judge(analysis: Analysis, source: str, *, silence: float | None = None, ende
     fault = _fault(analysis)
     findings: list[Finding] = []
     if main is not None and fault is not None and (main.soft or main.signature.mourner) and not _explains(main, fault):
-        findings.append(_unknown_fault(fault, analysis))
+        findings.append(unknown_fault(fault, analysis))
         others = [*([] if main.signature.mourner else [main]), *others]
         main = None
     elif main is not None:
-        findings.append(_finding(main, analysis, "cause"))
+        findings.append(cause_finding(main, analysis, "cause"))
     elif fault is not None:
-        findings.append(_unknown_fault(fault, analysis))
+        findings.append(unknown_fault(fault, analysis))
     elif (symptom := _symptom(analysis)) is not None:
         findings.append(symptom)
     findings += [
-        _finding(hit, analysis, "warning" if hit.soft and findings and hit.signature.severity != "error" else "cause")
+        cause_finding(
+            hit, analysis, "warning" if hit.soft and findings and hit.signature.severity != "error" else "cause"
+        )
         for hit in others
     ]
     state = _state(analysis, findings)
@@ -212,149 +212,7 @@ def _symptom(analysis: Analysis) -> Finding | None:
         sights = [(analysis.death.order, analysis.death.record)]
     if not sights:
         return None
-    return _only_symptoms(analysis, sights, hits)
-
-
-def _only_symptoms(analysis: Analysis, sights: list[tuple[int, Record]], hits: list[Hit]) -> Finding:
-    record = min(sights, key=lambda item: item[0])[1]
-    named = next((h for h in hits if h.record is record), None)
-    return Finding(
-        id="unknown",
-        role="unknown",
-        severity="error",
-        component=named.signature.component if named else "unknown",
-        title="The cause is not in this log",
-        confidence=0.5,
-        source=record.source,
-        line=record.line,
-        evidence=[_evidence(record), *_aftermath(analysis, record)],
-        count=named.count if named else 1,
-        processes=_names([record.process]),
-        cause="The log holds only the consequences: a process ended without saying why, or its output went elsewhere."
-        + (f" {named.signature.cause}" if named and named.signature.cause else ""),
-        fix="Look where the process that died wrote: the complete log of every rank since this attempt began, the "
-        "kernel log (out-of-memory kills, Xid lines) and the exit code (137 or -9: killed, 139 or -11: segmentation "
-        "fault).",
-        commands=["opsctl diagnose -l HOST", "journalctl -k --since -1h | grep -E 'oom|Out of memory|Xid'"],
-    )
-
-
-def _unknown_fault(fault: Fault, analysis: Analysis) -> Finding:
-    record = fault.record
-    first = fault
-    count = 1 + sum(1 for f in analysis.faults if f is not first and f.record.text == record.text)
-    processes = [f.record.process for f in analysis.faults if f.record.text == record.text]
-    where = ""
-    trace = fault.trace
-    if trace is not None and trace.frames:
-        file, number, func = trace.frames[-1]
-        where = f", raised in {func or 'module'} at {file}:{number}"
-    return Finding(
-        id="unknown",
-        role="unknown",
-        severity="fatal",
-        component="unknown",
-        title=_short(record.text, 160),
-        confidence=0.6,
-        source=record.source,
-        line=record.line,
-        evidence=[_evidence(record), *_aftermath(analysis, record)],
-        count=count,
-        processes=_names(processes),
-        cause=f"No signature knows this failure. It is the first exception that was not handled{where}.",
-        fix="Read the traceback above this line; ask the installed source where the message is raised and under which "
-        "condition.",
-        commands=[f"opsctl explain {_quote(_message(fault))}"],
-    )
-
-
-def _message(fault: Fault) -> str:
-    text = fault.trace.message if fault.trace else fault.record.text
-    return _short(text or fault.type, 120)
-
-
-def _quote(text: str) -> str:
-    if not set(text) & set('"$`\\!'):
-        return f'"{text}"'
-    return shlex.quote(text)
-
-
-def _finding(hit: Hit, analysis: Analysis, role: str) -> Finding:
-    signature = hit.signature
-    confidence = 0.95
-    if hit.echo:
-        confidence = 0.6
-    elif hit.soft:
-        confidence = 0.7
-    elif hit.record.role == "plain" and not hit.record.kernel and not hit.record.level:
-        confidence = 0.85
-    if hit.score < 18:
-        confidence -= 0.1
-    return Finding(
-        id=signature.id,
-        role=role,
-        severity="warning" if role == "warning" else signature.severity if signature.severity != "info" else "warning",
-        component=signature.component,
-        title=signature.title,
-        confidence=confidence,
-        source=hit.record.source,
-        line=hit.line,
-        evidence=[
-            _evidence(hit.record),
-            *_led_to(hit, analysis),
-            *_raised_at(hit),
-            *_aftermath(analysis, hit.record),
-        ],
-        count=hit.count,
-        processes=_names(list(hit.processes)),
-        cause=signature.cause,
-        fix=signature.fix,
-        commands=list(signature.commands),
-        references=list(signature.sources),
-    )
-
-
-def _raised_at(hit: Hit) -> list[Evidence]:
-    trace = hit.record.trace
-    if trace is None or not trace.frames:
-        return []
-    file, number, func = trace.frames[-1]
-    return [Evidence(hit.record.source, trace.line, f"raised in {func or 'module'} at {file}:{number}")]
-
-
-def _led_to(hit: Hit, analysis: Analysis) -> list[Evidence]:
-    """What this exception was raised from and its signature stands for: `name resolution failed`, then `no route`."""
-    if hit.record.trace is None:
-        return []
-    chain = list(hit.record.trace.chain())
-    others = [other.record for name in hit.signature.supersedes if (other := analysis.causes.get(name))]
-    before = [record for record in others if record.trace is not None and record.trace in chain[1:]]
-    return [_evidence(record) for record in sorted(before, key=lambda r: r.line)[:2]]
-
-
-def _aftermath(analysis: Analysis, record: Record) -> list[Evidence]:
-    """What followed: the first wrapper and the end of the process, as the effect."""
-    later = [h.record for h in analysis.symptoms.values() if h.line > record.line]
-    out = [min(later, key=lambda r: r.line)] if later else []
-    if analysis.death is not None and analysis.death.record.line > record.line:
-        out.append(analysis.death.record)
-    return [replace(_evidence(item), label="effect") for item in sorted(out, key=lambda r: r.line)]
-
-
-def _evidence(record: Record) -> Evidence:
-    return Evidence(record.source, record.line, _short(record.text.strip(), _MAX_TEXT))
-
-
-def _short(text: str, size: int) -> str:
-    return text if len(text) <= size else text[: size - 3] + "..."
-
-
-def _names(processes: list[str]) -> list[str]:
-    return sorted({name for name in processes if name}, key=_natural)
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    return only_symptoms(analysis, sights, hits)
 
 
 def _state(analysis: Analysis, findings: list[Finding]) -> str:
@@ -386,8 +244,8 @@ def _stalled(analysis: Analysis, silence: float | None) -> Finding | None:
             confidence=0.6,
             source=sight.record.source,
             line=sight.record.line,
-            evidence=[_evidence(sight.record)],
-            processes=_names([sight.record.process]),
+            evidence=[evidence(sight.record)],
+            processes=names([sight.record.process]),
             cause=signature.cause,
             fix=signature.fix,
             commands=list(signature.commands),
@@ -395,7 +253,7 @@ def _stalled(analysis: Analysis, silence: float | None) -> Finding | None:
         )
     stall = analysis.symptoms.get("vllm-shm-broadcast-stall")
     if stall is not None and stall.count >= _STALLS:
-        return _only_symptoms(analysis, [(stall.order, stall.record)], [stall])
+        return only_symptoms(analysis, [(stall.order, stall.record)], [stall])
     return None
 
 
@@ -407,7 +265,7 @@ def _warnings(analysis: Analysis, findings: list[Finding]) -> list[Finding]:
     """Hardware that failed and went on is worth knowing (rule 13)."""
     known = {f.id for f in findings}
     return [
-        _finding(hit, analysis, "warning")
+        cause_finding(hit, analysis, "warning")
         for hit in analysis.recovered.values()
         if hit.signature.component == "hardware" and hit.signature.id not in known
     ]
