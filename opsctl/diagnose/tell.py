@@ -64,7 +64,7 @@ def unknown_fault(fault: Fault, analysis: Analysis) -> Finding:
         processes=names(processes),
         cause=f"No signature knows this failure. It is the first exception that was not handled{where}.",
         fix="Read the traceback above this line; ask the installed source where the message is raised and under which "
-        "condition.",
+        "condition. `opsctl diagnose --bundle FILE` packs what a bug report needs.",
         commands=[f"opsctl explain {_quote(_message(fault))}"],
     )
 
