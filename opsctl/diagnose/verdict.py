@@ -35,7 +35,7 @@ def judge(analysis: Analysis, source: str, *, silence: float | None = None, ende
     """
     hits = _causes(analysis)
     main, others = _choose(analysis, hits)
-    fault = _fault(analysis)
+    fault = _fault(analysis, ended)
     findings: list[Finding] = []
     if main is not None and fault is not None and (main.soft or main.signature.mourner) and not _explains(main, fault):
         findings.append(unknown_fault(fault, analysis))
@@ -108,6 +108,8 @@ def _choose(analysis: Analysis, hits: list[Hit]) -> tuple[Hit | None, list[Hit]]
     return first, _independent(first, rest)
 
 
+#: So many lines after an exception it is still what a log ends with.
+_LAST_LINES = 2
 #: What goes wrong in these phases goes wrong before any GPU is used.
 _BEFORE_GPU = frozenset({"config", "import", "download"})
 
@@ -165,7 +167,7 @@ def _clock(text: str) -> int | None:
     return int(match[1]) * 3600 + int(match[2]) * 60 + int(match[3]) if match else None
 
 
-def _fault(analysis: Analysis) -> Fault | None:
+def _fault(analysis: Analysis, ended: bool) -> Fault | None:
     """The first fatal exception that nothing explains (rule 10)."""
     candidates = [f for f in analysis.faults if not f.symptom and not f.mild]
     if analysis.stop_at is not None and analysis.stop_was_clean:
@@ -176,10 +178,17 @@ def _fault(analysis: Analysis) -> Fault | None:
         candidates = [
             f for f in analysis.faults if not f.symptom and f.record.level not in {"warning", "info", "debug"}
         ]
+    if not candidates and ended and not analysis.ready:
+        candidates = [f for f in analysis.faults if not f.symptom and not f.record.level and _last_word(f, analysis)]
     fresh = [f for f in candidates if not f.passed]
     if not fresh and analysis.faults and not _dead(analysis) and all(f.passed for f in analysis.faults):
         return None
     return next(iter(fresh or candidates), None)
+
+
+def _last_word(fault: Fault, analysis: Analysis) -> bool:
+    """Whether a log that does not show a traceback ends with this exception."""
+    return analysis.last is not None and analysis.last.record.line - fault.record.line <= _LAST_LINES
 
 
 def _dead(analysis: Analysis) -> bool:

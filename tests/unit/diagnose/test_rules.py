@@ -362,6 +362,27 @@ OSError: We couldn't connect to 'https://huggingface.co' to load the files, and 
         "crashed",
     ),
     (
+        "a bare exception at the end",
+        """
+INFO 11-03 10:20:01 [__init__.py:216] Automatically detected platform cuda.
+ValueError: nobody knows this parser
+""",
+        [("unknown", 2)],
+        "crashed",
+    ),
+    (
+        "a bare exception that the start survives",
+        """
+INFO 11-03 10:20:01 [__init__.py:216] Automatically detected platform cuda.
+ValueError: nobody knows this parser
+INFO 11-03 10:20:02 [model.py:547] Resolved architecture: Qwen3ForCausalLM
+INFO 11-03 10:20:03 [model.py:1510] Using max model len 32768
+INFO 11-03 10:20:04 [core.py:77] Initializing a V1 LLM engine (v0.11.0) with config: model='m'
+""",
+        [],
+        "starting",
+    ),
+    (
         "loading in progress",
         """
 (APIServer pid=1) INFO 11-21 10:00:00 [api_server.py:1] vLLM API server version 0.14.1
