@@ -16,12 +16,12 @@ from . import wire
 from .boot import private_dir
 from .kinds import Fail, affected, covers, load
 from .node import Node
-from .runs import call_process
+from .runs import KEEP_DAYS, call_process
 from .temporary import claim, opened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, BinaryIO, Dict, List, Optional
+    from typing import Any, BinaryIO, Dict, List, Optional, Set
 
 #: Seconds in which a signal that has ended a task's command comes to its worker too, if it was meant for all.
 TOGETHER = 0.3
@@ -77,6 +77,7 @@ class Worker:
         self._inbox: Queue[Optional[wire.Frame]] = Queue(64)
         self._busy = False
         self._staged: Dict[str, str] = {}
+        self._looked: Set[str] = set()  # directories without old parts
         self._placed: Dict[str, str] = {}  # where content of this task was wanted: the same may be in several places
         self._orphaned = False
 
@@ -240,6 +241,7 @@ class Worker:
         if not folder or not os.path.isdir(folder):
             folder = private_dir(os.path.join(self.state_dir, "staged"))
         path = os.path.join(folder, ".opsctl-%s.part" % sha[:24])
+        self._give_up(folder)
         if self._staged.get(sha) == path and os.path.exists(path):
             return path
         self._unstage()  # a tree's files come one after the other, and each has been put in its place
@@ -258,6 +260,21 @@ class Worker:
             raise os_fail(exc, "write", near or path) from None
         self._placed[sha] = near
         return path
+
+    def _give_up(self, folder: str) -> None:
+        """Remove what was staged there long ago and nobody came back for. Once for each directory."""
+        if folder in self._looked:
+            return
+        self._looked.add(folder)
+        limit = time.time() - KEEP_DAYS * 86400
+        try:
+            for name in os.listdir(folder):
+                if name.startswith(".opsctl-") and name.endswith(".part"):
+                    found = os.lstat(os.path.join(folder, name))
+                    if found.st_uid == os.geteuid() and found.st_mtime < limit:
+                        os.unlink(os.path.join(folder, name))
+        except OSError:
+            pass  # a directory that cannot be listed, or somebody was faster: another time
 
     def _again(self, sha: str, f: BinaryIO) -> bool:
         """Content that this task has put somewhere before is copied from there, when it is still the same."""

@@ -221,6 +221,21 @@ def test_a_tree_of_more_than_goes_ahead(project: Project, node: TestNode, proxy:
     assert most < 160 * 1024 * 1024
 
 
+def test_what_was_staged_long_ago_is_given_up(project: Project, node: TestNode) -> None:
+    """A part that nobody has gone on with for weeks goes when the next content comes there; a fresh one stays."""
+    make_big(project.directory / "files" / "big", 1 << 20)
+    project.inventory(node)
+    project.write("site.yml", COPY)
+    (node.files / "sub").mkdir()
+    old, fresh = (node.files / "sub" / f".opsctl-{letter * 24}.part" for letter in "ab")
+    for path in (old, fresh):
+        path.touch()
+    os.utime(old, (time.time() - 15 * 86400,) * 2)
+    project.opsctl("deploy", "site.yml", "--json").ok()
+    assert sorted(path.name for path in (node.files / "sub").iterdir()) == [fresh.name, "big"]
+    fresh.unlink()
+
+
 def test_the_same_content_twice_is_sent_once(project: Project, node: TestNode, proxy: Proxy) -> None:
     """Three names for one content in a tree: it comes once, and each file is one of its own."""
     root = project.directory / "files" / "tree"
