@@ -20,8 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
-#: Seconds for the holder's answer.
-ANSWER = 3.0
+#: Seconds for the holder's answer, on a node that has much to do.
+ANSWER = 10.0
 #: How often the lock is tried when its holder is just going.
 TRIES = 5
 

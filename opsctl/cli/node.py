@@ -112,6 +112,8 @@ def _unlocked(found: dict[str, Any]) -> Iterator[str]:
         yield "free already"
     elif holder.get("stopping"):
         yield f"{'freed' if found.get('freed') else 'is stopping'}: {_holder(holder)}"
+    elif holder.get("run") == "unknown":
+        yield "held by a run that does not answer now: try again"
     else:
         yield f"does not stop for you (only for root and its own user): {_holder(holder)}"
 
