@@ -36,6 +36,8 @@ def make_node(tmp_path: Path) -> Iterator[MakeNode]:
         leaks += [f"{node.name}: process {pid}: {command}" for pid, command in left.items()]
         leaks += [f"{node.name}: {path}" for path in strays(node.state, node.files, node.home, node.tmp)]
         leaks += [f"{node.name}: the lock" for _ in range(locked(node.state))]
+        if left:
+            node.abandon()
     assert not leaks, "left on the node after the test:\n" + "\n".join(leaks)
 
 
