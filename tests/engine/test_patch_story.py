@@ -121,9 +121,11 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     try:
         yield made
     finally:
-        made.project.opsctl("server", "stop", "demo", "--yes")
-        left = made.node.processes()
-        made.node.server.stop()
+        try:
+            made.project.opsctl("server", "stop", "demo", "--yes")
+            left = made.node.processes()
+        finally:
+            made.node.server.stop()
         shutil.rmtree(made.env, ignore_errors=True)  # three gigabytes, where links were not possible
     assert not left
     assert made.sources() == made.before, "the environment that shares files with the patched one has changed"
