@@ -44,7 +44,7 @@ def wheel_file(package: str, version: str, path: str) -> bytes | None:
         return None
     from pip._internal.exceptions import NetworkConnectionError
     from pip._internal.network.lazy_wheel import HTTPRangeRequestUnsupported
-    from pip._vendor.requests import RequestException
+    from pip._vendor.requests.exceptions import RequestException
 
     kept.parent.mkdir(parents=True, exist_ok=True)
     try:
