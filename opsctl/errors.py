@@ -142,8 +142,11 @@ class LockHeld(OpsError):
     exit_code = 5
 
 
-def lock_held(host: str, holder: Mapping[str, Any]) -> LockHeld:
-    """Who holds the node ``host``: ``holder`` has run, who, since and why, as the node's lock tells them."""
+def lock_held(host: str, holder: Mapping[str, Any], *, wait: str = "`--lock-wait 600` waits for it") -> LockHeld:
+    """Who holds the node ``host``: ``holder`` has run, who, since and why, as the node's lock tells them.
+
+    ``wait`` says how to let it end.
+    """
     since = holder.get("since")
     when = ""
     if isinstance(since, (int, float)):
@@ -152,7 +155,7 @@ def lock_held(host: str, holder: Mapping[str, Any]) -> LockHeld:
     return LockHeld(
         f"{host} is held by another run",
         cause=f"run {holder.get('run')} by {holder.get('who', 'somebody')}{when}: {holder.get('why', 'no reason given')}",
-        hint=f"`--lock-wait 600` waits for it; `opsctl node unlock {host}` stops it",
+        hint=f"{wait}; `opsctl node unlock {host}` stops it",
         host=host,
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import OpsError, UsageError
+from ..errors import OpsError, UsageError, lock_held
 from ._options import Common, common
 
 if TYPE_CHECKING:
@@ -221,7 +221,10 @@ def _act(shared: Common, name: str, do: str, question: str, *, yes: bool, timeou
         sys.stdout.flush()
 
     def work(host: str) -> dict[str, Any]:
-        return ask(nodes, host, do, name=name, by=by, timeout=timeout, on_output=progress(host), **args)
+        answer = ask(nodes, host, do, name=name, by=by, timeout=timeout, on_output=progress(host), **args)
+        if "holder" in answer:
+            raise lock_held(host, answer["holder"], wait="try again when it has ended")
+        return answer
 
     return nodes.each(hosts, work, show)
 

@@ -318,11 +318,16 @@ def test_server_verbs(box: Box) -> None:
 
 
 def test_a_stop_ends_a_deploy_that_waits(box: Box) -> None:
-    """`opsctl server stop` while a deploy waits for that server: the deploy fails and says who stopped it."""
+    """`opsctl server stop` while a deploy waits for that server: the deploy fails and says who stopped it.
+
+    A restart does not get in its way: the node is the deploy's.
+    """
     box.project.write("site.yml", play(box.port, rehearsal={"hang": "weights"}))
     box.project.inventory(box.node)
     process = box.project.start("deploy", "site.yml", "--json")
     until("it is launched", (box.folder / "launch.json").exists)
+    refused = box.project.opsctl("server", "restart", "demo", "--yes")
+    assert refused.code == 5 and "n1 is held by another run" in refused.stderr, refused.explain()
     box.project.opsctl("server", "stop", "demo", "--yes").ok()
     out, err = process.communicate(timeout=DEADLINE)
     error = box.project.judge(["deploy", "--json"], process.returncode, out, err).task("the server")["error"]

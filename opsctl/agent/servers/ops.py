@@ -105,9 +105,7 @@ def _restart(args: Dict[str, Any], state_dir: str, send: Send) -> Dict[str, Any]
     lock = NodeLock(state_dir, {**owner, "since": time.time(), "pid": os.getpid()})
     holder = lock.take()
     if holder is not None:
-        cause = "run %s of %s: %s" % tuple(holder.get(key, "?") for key in ("run", "who", "why"))
-        hint = "wait for it, or `opsctl node unlock HOST` stops it"
-        raise Fail("the node is held by another run", cause=cause, hint=hint)
+        return {"found": True, "holder": holder}
     try:
         tell("stopping")
         server.stop(args.get("by") or "a restart")
