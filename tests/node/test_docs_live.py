@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from tests.support.project import Project, TestNode
 
 ROOT = Path(__file__).parents[2]
-#: Where the examples work on a node -> below the files of the test's node.
+#: Where the examples work on a node -> below the test's own directory.
 PLACES = {"/tmp/opsctl-example": "example", "/etc/llm": "llm"}
 
 
@@ -42,12 +44,12 @@ def lines(output: str) -> list[str]:
 class Session:
     """A project with one node, gpu-01, in which the places of the examples are the test's own."""
 
-    def __init__(self, project: Project, node: TestNode) -> None:
+    def __init__(self, project: Project, node: TestNode, work: Path) -> None:
         self.project = project
-        self.places = {place: str(node.files / name) for place, name in PLACES.items()}
+        self.places = {place: str(work / name) for place, name in PLACES.items()}
         hosts = {"all": {"children": {"gpu": {"hosts": {"gpu-01": node.variables}}}}}
         project.write("inventory/hosts.yml", json.dumps(hosts))
-        (node.files / "llm").mkdir()
+        (work / "llm").mkdir()
 
     def here(self, text: str) -> str:
         for place, path in self.places.items():
@@ -72,10 +74,17 @@ class Session:
         return codes
 
 
-def test_first_playbook(project: Project, node: TestNode) -> None:
+@pytest.fixture
+def work() -> Iterator[Path]:
+    """Where the examples work. Its name is short: of a long command only the beginning is shown."""
+    with tempfile.TemporaryDirectory(prefix="n") as folder:
+        yield Path(folder)
+
+
+def test_first_playbook(project: Project, node: TestNode, work: Path) -> None:
     """README: init, ping, check with diff, deploy, deploy again."""
     project.opsctl("init", ".").ok()
-    session = Session(project, node)
+    session = Session(project, node, work)
     variables = project.directory / "inventory/group_vars/gpu.yml"
     variables.write_text(session.here(variables.read_text()))
     shown = transcript(section("README.md", "First playbook against your own node"))
@@ -86,9 +95,9 @@ def test_first_playbook(project: Project, node: TestNode) -> None:
 @pytest.mark.parametrize(
     ("heading", "playbook", "codes"), [("Check mode", "tool.yml", [8]), ("Owed handlers", "server.yml", [1, 0, 0, 0])]
 )
-def test_guide(heading: str, playbook: str, codes: list[int], project: Project, node: TestNode) -> None:
+def test_guide(heading: str, playbook: str, codes: list[int], project: Project, node: TestNode, work: Path) -> None:
     """guide: the playbook of the section, and the session with it."""
-    session = Session(project, node)
+    session = Session(project, node, work)
     text = section("docs/guide.md", heading)
     found = re.search(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert found is not None
