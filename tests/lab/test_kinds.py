@@ -48,16 +48,16 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
 
 DEB = """
 set -e
-mkdir -p /tmp/deb/DEBIAN /tmp/deb/usr/share/opsctl-probe
-echo here > /tmp/deb/usr/share/opsctl-probe/file
-cat > /tmp/deb/DEBIAN/control <<END
+mkdir -p /opt/deb/DEBIAN /opt/deb/usr/share/opsctl-probe
+echo here > /opt/deb/usr/share/opsctl-probe/file
+cat > /opt/deb/DEBIAN/control <<END
 Package: opsctl-probe
 Version: 1.0
 Architecture: all
 Maintainer: Test <test@localhost>
 Description: probe
 END
-dpkg-deb --build /tmp/deb /opt/opsctl-probe.deb
+dpkg-deb --build /opt/deb /opt/opsctl-probe.deb
 """
 
 
