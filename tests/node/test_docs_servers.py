@@ -17,7 +17,7 @@ from tests.support.sshd import free_port
 def session(project: Project, node: TestNode) -> Iterator[Session]:
     """The project of the page; its server is gone at the end."""
     project.opsctl("init", ".").ok()
-    yield Session(project, node)
+    yield Session(project, node, node.files)
     project.opsctl("server", "stop", "qwen", "--yes").ok()
     absent = "- hosts: gpu\n  tasks:\n    - server: {name: qwen, state: absent}\n"
     project.write("absent.yml", absent)
