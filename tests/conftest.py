@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,29 @@ settings.register_profile(
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
+#: Why a test may be skipped even under `--no-skips`: what no machine is bound to have.
+FREE_TO_SKIP = re.compile(r"python3\.\d+ is not installed|OPSCTL_TEST_STORY=no:|nor can the index be asked")
+
 TIERS = ("unit", "node", "lab", "engine", "matrix", "soak")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--counts", metavar="FILE", help="write 'PASSED FAILED SKIPPED' there, for scripts/test")
+    parser.addoption("--no-skips", action="store_true", help="a skipped test is a failure (scripts/test --require)")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where everything must run, a skip that nobody would notice is a failure that tells its reason."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and item.config.getoption("--no-skips"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not FREE_TO_SKIP.search(reason):
+            report.outcome = "failed"
+            report.longrepr = f"skipped, where nothing may be: {reason}"
+    return report
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

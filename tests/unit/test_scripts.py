@@ -29,6 +29,8 @@ def run(tmp_path: Path) -> object:
         "def test_bad(): assert False\n"
         "@pytest.mark.skip(reason='because')\n"
         "def test_skipped(): pass\n"
+        "@pytest.mark.skip(reason='python3.99 is not installed')\n"
+        "def test_free(): pass\n"
         "@pytest.fixture\n"
         "def broken():\n    yield\n    assert False, 'at the end'\n"
         "def test_error(broken): pass\n"
@@ -54,8 +56,8 @@ def test_counts(run: object, shell: str) -> None:
     assert callable(run)
     code, lines = run("unit", "-k", "it", shell=shell)
     assert code == 1
-    assert any(line.startswith("unit: 2 passed, 2 failed, 1 skipped, ") for line in lines), lines
-    assert "2 passed, 2 failed, 1 skipped" in lines
+    assert any(line.startswith("unit: 2 passed, 2 failed, 2 skipped, ") for line in lines), lines
+    assert "2 passed, 2 failed, 2 skipped" in lines
     code, lines = run("unit", "-k", "good", shell=shell)
     assert code == 0 and "1 passed, 0 failed, 0 skipped" in lines
 
@@ -67,6 +69,16 @@ def test_a_required_tier_must_run(run: object) -> None:
     assert code == 1 and "unit: no test ran" in lines
     code, lines = run("--require", "unit", "node", "-k", "good")
     assert code == 1 and "node: skipped (there are no tests in tests/node)" in lines
+
+
+def test_a_skip_is_noticed_where_everything_must_run(run: object) -> None:
+    """`--require` makes a skipped test a failure that tells its reason; what no machine must have may be skipped."""
+    assert callable(run)
+    code, lines = run("--require", "unit", "-k", "good or skipped")
+    assert code == 1 and "unit: 1 passed, 1 failed, 0 skipped" in " ".join(lines)
+    assert "skipped, where nothing may be: Skipped: because" in lines
+    code, lines = run("--require", "unit", "-k", "good or free")
+    assert code == 0 and "1 passed, 0 failed, 1 skipped" in lines
 
 
 def test_usage(run: object) -> None:
