@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..patching.site import Site
     from ..patching.verbs import Report
 
+
 @click.group("patch-vllm")
 def command() -> None:
     """Make source statements true in an installed engine, prove it, and take them back.
@@ -30,7 +31,12 @@ def command() -> None:
 def _chosen(names: tuple[str, ...], package: str | None) -> list[Any]:
     from ..patching.sets import choose, load_sets
 
-    return choose(load_sets(Path()), names, package or (None if names else "vllm"))
+    return choose(load_sets(Path()), names, _which(names, package))
+
+
+def _which(names: tuple[str, ...], package: str | None) -> str | None:
+    """The package whose sets are meant; None: of any."""
+    return package or (None if names else "vllm")
 
 
 def _color(err: bool = False) -> bool:
@@ -80,19 +86,26 @@ def _reports(found: list[tuple[str | None, Any]], package: str, *, writing: bool
 )
 @place
 def status(shared: Common, target: Target, names: tuple[str, ...], package: str | None, check: bool) -> int:
-    """Show how each patch stands on every host."""
+    """Show how each patch stands on every host. A file that is no patch set is an error beside those that are."""
     from ..patching import verbs
+    from ..patching.sets import choose, readable_sets
     from ..ui.patching import status_text
 
-    chosen = _chosen(names, package)
+    known, broken = readable_sets(Path())
+    try:
+        chosen = choose(known, names, _which(names, package))
+    except UsageError as exc:
+        raise (broken or [exc])[0] from None  # a set that is not known may be in one of these files
     found = each(shared, target, lambda site: verbs.report_status(site, chosen))
     reports = _reports(found, _package(chosen, package))
     if shared.json:
-        _json(verbs.document(reports))
+        errors = {"errors": [error.as_dict() for error in broken]} if broken else {}
+        _json({**verbs.document(reports), **errors})
     elif any(report.error is None for report in reports):
         click.echo(status_text(reports, color=_color()), nl=False)
-    _tell_errors(report.error for report in reports)
-    return verbs.exit_code(reports, check=check, named=bool(names))
+    _tell_errors([*(report.error for report in reports), *broken])
+    code = verbs.exit_code(reports, check=check, named=bool(names))
+    return worst_exit([code, *(error.exit_code for error in broken)])
 
 
 @command.command("diff")

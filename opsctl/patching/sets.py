@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ..config.source import Map, did_you_mean, key_span, span_of, value_span
 from ..config.yaml import load_yaml
-from ..errors import ConfigError, Span, UsageError
+from ..errors import ConfigError, InputUnreadable, OpsError, Span, UsageError
 from .statements import GROUPS, KINDS, Statement
 from .statements.base import Names, PatternText
 from .versions import in_range
@@ -263,6 +263,14 @@ def _text(raw: Mapping[str, Any], key: str, span: Span) -> str:
 
 def load_sets(project: Path | None = None) -> dict[str, PatchSet]:
     """All sets by name: the built-in ones, then those of ``project`` (its root), which win."""
+    sets, errors = readable_sets(project)
+    if errors:
+        raise errors[0]
+    return sets
+
+
+def readable_sets(project: Path | None = None) -> tuple[dict[str, PatchSet], list[OpsError]]:
+    """As `load_sets`, without the files of ``project`` that are no sets, and what is wrong with each of these."""
     out: dict[str, PatchSet] = {}
     for item in sorted(resources.files("opsctl.data").joinpath("patches").iterdir(), key=lambda entry: entry.name):
         if item.name.endswith((".yml", ".yaml")):
@@ -271,13 +279,18 @@ def load_sets(project: Path | None = None) -> dict[str, PatchSet]:
             out[found.name] = found
     folder = (project or Path()) / USER_DIR
     own: dict[str, PatchSet] = {}
+    errors: list[OpsError] = []
     for path in sorted([*folder.glob("*.yml"), *folder.glob("*.yaml")]) if folder.is_dir() else ():
-        found = read_set(path)
-        if found.name in own:
-            raise ConfigError(f"two patch sets are called `{found.name}`", span=Span(str(path), 1),
-                              cause=f"the other is {own[found.name].origin}", hint="rename one of them")
-        own[found.name] = found
-    return {**out, **own}
+        try:
+            found = read_set(path)
+        except (ConfigError, InputUnreadable) as exc:
+            errors.append(exc)
+            continue
+        first = own.setdefault(found.name, found)
+        if first is not found:
+            errors.append(ConfigError(f"two patch sets are called `{found.name}`", span=Span(str(path), 1),
+                                      cause=f"the other is {first.origin}", hint="rename one of them"))
+    return {**out, **own}, errors
 
 
 def choose(sets: Mapping[str, PatchSet], names: Iterable[str], package: str | None = None) -> list[PatchSet]:

@@ -216,6 +216,27 @@ def env(project: Path) -> Path:
     return site
 
 
+def test_a_broken_file_does_not_hide_the_other_sets(project: Path) -> None:
+    """`status` shows the sets that can be read, says what is wrong with each file that is none and where, and fails;
+    verbs that write are refused before they look at anything."""
+    patches = project / "playbooks" / "patches"
+    (patches / "aaa.yml").write_text("name: aaa\npackage: pkg\nfor: x\npatchs: []\n")
+    (patches / "bbb.yml").write_text("name: [\n")
+    code, stdout, stderr = run("status", *TARGET)
+    assert code == 2
+    assert "patch set fix" in stdout
+    assert "playbooks/patches/aaa.yml:4:1" in stderr and "did you mean `patches`?" in stderr
+    assert "playbooks/patches/bbb.yml:2:1" in stderr
+    code, stdout, _ = run("status", "--json", "--set", "fix", *TARGET)
+    found = json.loads(stdout)
+    assert code == 2 and [item["name"] for item in found["hosts"][0]["sets"]] == ["fix"]
+    assert [error["at"]["file"] for error in found["errors"]] == [f"playbooks/patches/{n}.yml" for n in ("aaa", "bbb")]
+    assert run("status", "--set", "aaa", *TARGET) == (2, "", "a patch set has no `patchs`")
+    before = contents(project / "site")
+    assert run("apply", "--set", "fix", *TARGET) == (2, "", "a patch set has no `patchs`")
+    assert contents(project / "site") == before
+
+
 def verify_set(project: Path, source: str, timeout: int = 60) -> None:
     """Give the set a check."""
     values = make_set(LIST, METHOD).dump()
