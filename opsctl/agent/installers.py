@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 import tempfile
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence
 
 from . import process, pypi, sitepackages
@@ -32,7 +33,7 @@ class Work(NamedTuple):
     extra: Sequence[str] = ()
 
 
-class Installer:
+class Installer(ABC):
     """One of the two. ``name`` is `uv` or `pip`; all methods raise `Fail` with the program's own reason."""
 
     name = ""
@@ -42,21 +43,21 @@ class Installer:
         self.sources = sources
         self.env = environment(node)
 
+    @abstractmethod
     def create(self, path: str, python: str, site_packages: bool) -> None:
         """Make an environment at ``path``, whose directory exists."""
-        raise NotImplementedError
 
+    @abstractmethod
     def install(self, path: str, work: Work) -> None:
         """Install into the environment at ``path``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def uninstall(self, path: str, names: Sequence[str]) -> None:
         """Remove packages from the environment at ``path``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def newer(self, path: str, work: Work) -> List[str]:
         """What `install` with ``upgrade`` would install: `name==version` each. Changes nothing."""
-        raise NotImplementedError
 
     def _run(self, argv: Sequence[str], env: Dict[str, str]) -> "process.Completed":
         follow = Follow(self.node.progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
@@ -23,17 +24,17 @@ class Statement(BaseModel):
     #: Two different statements of this kind about one node do not disturb each other (elements of a list).
     additive: ClassVar[bool] = False
 
+    @abstractmethod
     def holds(self, tree: Tree) -> bool:
         """It is true in ``tree``. A place that cannot be found is Unmet or False."""
-        raise NotImplementedError
 
+    @abstractmethod
     def make(self, tree: Tree) -> Tree:
         """The tree in which it is true; raises Unmet when there is no place to make it so."""
-        raise NotImplementedError
 
+    @abstractmethod
     def explain(self) -> str:
         """One sentence: what is true when this is true."""
-        raise NotImplementedError
 
     def target(self, tree: Tree) -> tuple[int, int] | None:
         """First and last line of the node that ``make`` would edit in ``tree``; None when it edits none."""
