@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,7 @@ class Variables:
         self.extra = self._lift(options.extra)
         self._groups = groups_of(inventory)
         self._low: dict[str, dict[str, Any]] = {}
-        self._play_vars: dict[int, dict[str, Any]] = {}
+        self._play_vars: dict[tuple[Any, ...], dict[str, Any]] = {}  # by the play's number and its files
         folder = default_folder(os.environ)
         self.templates = Templates(
             os.path.dirname(playbook.path),
@@ -158,43 +158,59 @@ class Variables:
                 self._low[host.name] = merged
             return self._low[host.name]
 
-    def play_vars(self, play: Play, host: Host) -> dict[str, Any]:
-        """The play's `vars` and `vars_files`."""
+    def _play(self, play: Play, context: HostContext) -> dict[str, Any]:
+        """The play's `vars` and `vars_files`. Which files those are may be another thing for each host."""
         with self._lock:
-            if play.index not in self._play_vars:
-                out: dict[str, Any] = self._lift(play.vars)
-                scope = self.engine.scope(self.low(host), out, self.extra)
+            if (play.index,) not in self._play_vars:
+                self._play_vars[(play.index,)] = self._lift(play.vars)
+            own = self._play_vars[(play.index,)]
+            if not play.vars_files:
+                return own
+            scope = self.scope(replace(context, play=own))
 
-                def render(raw: Any) -> Any:
-                    return self.templates.evaluate(raw, scope)
+            def render(raw: Any) -> Any:
+                return self.templates.evaluate(raw, scope)
 
+            key = (play.index, *(str(render(raw)) for raw in play.vars_files))
+            if key not in self._play_vars:
+                out = dict(own)
                 for _, values in load_vars_files(play, self.playbook.path, render):
                     out.update(self._lift(values))
-                self._play_vars[play.index] = out
-            return self._play_vars[play.index]
+                self._play_vars[key] = out
+            return self._play_vars[key]
 
-    def context(self, play: Play, state: HostState, hosts: list[str] | None = None) -> HostContext:
-        """What a host sees in a play. ``hosts`` are the play's hosts."""
-        names = hosts or [state.host.name]
+    def context(
+        self,
+        play: Play,
+        state: HostState,
+        hosts: Sequence[str] | None = None,
+        *,
+        all_hosts: Sequence[str] | None = None,
+        batch: Sequence[str] | None = None,
+    ) -> HostContext:
+        """What a host sees in a play. ``hosts`` are the play's hosts that have not failed, ``batch`` those of its
+        `serial` batch."""
         magic = magic_vars(
             self.inventory,
             state.host,
             groups=self._groups,
             playbook=self.playbook.path,
             play=play,
-            play_hosts=names,
+            play_hosts=hosts or [state.host.name],
+            all_hosts=all_hosts,
+            batch=batch,
             check=self.options.check,
             diff=self.options.diff,
             rehearse=self.options.rehearse,
         )
-        return HostContext(
+        context = HostContext(
             name=state.host.name,
             low=self.low(state.host),
-            play=self.play_vars(play, state.host),
             set=dict(state.set),
             extra={**self.extra, **magic},
             facts=state.facts,
         )
+        return replace(context, play=self._play(play, context))
 
     def scope(self, context: HostContext) -> Scope:
         """The names of a host outside of any task."""

@@ -17,9 +17,11 @@ PLAY = """
 - hosts: all
   gather_facts: false
   vars: {base: /srv, listed: [1, 2]}
+  vars_files: ["{{ kind }}-{{ inventory_hostname }}.yml"]
   tasks:
     - {name: plain, file: {path: /srv, state: directory}}
     - {name: of the host, copy: {content: "{{ kind }}", dest: "{{ base }}/kind"}}
+    - {name: of a file of the host, copy: {content: "{{ own }}", dest: /srv/own}}
     - {name: a file, copy: {src: blob.bin, dest: /srv/blob.bin, mode: "0640"}}
     - {name: a template, template: {src: t.j2, dest: /srv/t}}
     - {name: looped, command: "echo {{ item }} {{ kind }}", loop: "{{ listed }}"}
@@ -38,6 +40,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "site.yml").write_text(PLAY)
     (tmp_path / "t.j2").write_text("{{ kind }} {{ base }}\\n")
+    for name in ("big-a", "small-b", "small-c"):
+        (tmp_path / f"{name}.yml").write_text(f"own: {name}\n")
     (tmp_path / "blob.bin").write_bytes(bytes(range(256)) * 200)
     (tmp_path / "hosts.yml").write_text(
         "all: {hosts: {a: {kind: big}, b: {kind: small, ansible_become: true}, c: {kind: small}}}\n"
@@ -69,6 +73,7 @@ def test_hosts_are_planned_as_if_alone(project: Path, order: list[str]) -> None:
         assert together[name].blobs == alone.blobs and together[name].hash == alone.hash
     texts = {name: [task["args"].get("content") for task in together[name].body["nodes"]] for name in order}
     assert [texts[name][1] for name in "abc"] == ["big", "small", "small"]
+    assert [texts[name][2] for name in "abc"] == ["big-a", "small-b", "small-c"]
     assert "become" in together["b"].body["nodes"][0] and "become" not in together["a"].body["nodes"][0]
 
 
@@ -76,6 +81,6 @@ def test_what_one_host_gets_is_no_other_hosts(project: Path) -> None:
     """The arguments that hosts share are not changed when those of one are."""
     found = plan(["a", "b"])
     found["a"].body["nodes"][0]["args"]["path"] = "/elsewhere"
-    found["a"].body["nodes"][2]["args"]["dest"] = "/elsewhere"
+    found["a"].body["nodes"][3]["args"]["dest"] = "/elsewhere"
     assert found["b"].body["nodes"][0]["args"]["path"] == "/srv"
-    assert found["b"].body["nodes"][2]["args"]["dest"] == "/srv/blob.bin"
+    assert found["b"].body["nodes"][3]["args"]["dest"] == "/srv/blob.bin"
