@@ -41,7 +41,14 @@ class PlayRun:
     def _segment(self, name: str, batch: int) -> None:
         if name not in self.segments:
             run = self.owner
-            context = run.variables.context(self.play, run.states[name], self.hosts)
+            left = [host for host in self.hosts if not run.states[host].out]
+            context = run.variables.context(
+                self.play,
+                run.states[name],
+                left,
+                all_hosts=run.hosts[self.play.index],
+                batch=[host for host in self.batches[batch] if host in left],
+            )
             segment_id = f"{run.bus.run}/p{self.play.index}.b{batch}/{name}"
             self.segments[name] = self.planner.segment(context, segment_id, run.bus.run)
 

@@ -71,8 +71,11 @@ def test_serial(project: Project, three: list[TestNode]) -> None:
           tasks:
             - {name: one, shell: "echo {{ inventory_hostname }} >> LOG"}
             - {name: two, command: "test ! -e {{ files }}/bad"}
+            - {name: told, debug: {msg: "{{ ansible_play_batch | join(' ') }} of {{ ansible_play_hosts | length }}"}}
     """.replace("LOG", str(project.directory / "log"))
     run = project.deploy(book, *three).ok()
+    told = {event["host"]: event["result"]["msg"] for event in run.tasks() if event["task"]["name"] == "told"}
+    assert told == {"n1": "n1 of 3", "n2": "n2 n3 of 3", "n3": "n2 n3 of 3"}
     lines = (project.directory / "log").read_text().split()
     assert lines[0] == "n1" and sorted(lines[1:]) == ["n2", "n3"]
     ended = [event["host"] for event in run.tasks() if event["task"]["name"] == "two"]
