@@ -140,20 +140,30 @@ def _without_ours(seen: Observed, path: str, chosen: Collection[str]) -> str:
     entry, now = seen.entry(path), seen.data(path)
     assert entry is not None and now is not None  # it drifted
     before, after = seen.blobs.get(entry["before"]), seen.blobs.get(entry["after"])
-    assert before is not None and after is not None
+    if before is None or after is None:
+        raise _original_gone(seen, path)
     others = [item for item in entry["patches"] if item["set"] not in chosen]
     return _remade(seen, others, path, decode(merge.prefer(after, before, now)).text)
 
 
 def _remade(seen: Observed, owners: Sequence[Mapping[str, Any]], path: str, text: str) -> str:
-    """``text`` with the patches that the manifest names, as they were applied."""
+    """``text`` with the patches that the manifest names, as they were applied. Raises TaskFailed if one has no place."""
     recorded = {one.name: one for one in _recorded_sets(seen)}
     for item in owners:
         owner = recorded.get(item["set"])
         patch = next((one for one in owner.patches if one.name == item["patch"]), None) if owner else None
         if patch is not None:
-            text = _make_all(patch, path, text, {path: text})
+            try:
+                text = _make_all(patch, path, text, {path: text})
+            except Unmet as exc:
+                raise TaskFailed(f"patch {item['set']}/{patch.name} is applied on top of what would be taken away",
+                                 cause=str(exc), hint=f"name that set too: --set {item['set']}") from None
     return text
+
+
+def _original_gone(seen: Observed, path: str) -> TaskFailed:
+    return TaskFailed(f"the original of {path} is gone from opsctl's state",
+                      hint=f"install {seen.package} again to restore it")
 
 
 def _make_all(patch: Patch, path: str, text: str, texts: Mapping[str, str]) -> str:
@@ -285,8 +295,7 @@ def plan_revert(seen: Observed, names: Sequence[str] | None, *, opsctl: str, for
         old = seen.data(path)
         before, after = seen.blobs.get(entry["before"]), seen.blobs.get(entry["after"])
         if old is None or before is None:
-            raise TaskFailed(f"the original of {path} is gone from opsctl's state",
-                          hint=f"install {seen.package} again to restore it")
+            raise _original_gone(seen, path)
         base = before
         if old != after:
             undone_text = merge.three_way(after, before, old) if after is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from opsctl.errors import PatchMismatch, TaskFailed
 from opsctl.patching import verbs
+from opsctl.patching.sets import PatchSet
 from opsctl.patching.site import local_site
 from opsctl.patching.states import PatchStatus, set_state
 
@@ -409,6 +411,46 @@ def test_a_statement_that_was_edited_is_not_made_beside_what_is_left_of_it(tmp_p
     assert path.read_text() == made.replace('["a", "b"]', '["a"]')
     revert(root, sets=(one,))
     assert path.read_text() == ONE.replace('["a", "b"]', '["a"]')
+
+
+def stacked(root: Path) -> tuple[PatchSet, PatchSet]:
+    """Two sets that are applied to the tree, the second beside what the first inserted."""
+    low = {"insert": {"in": "run", "before": "return items", "source": "first = 1"}}
+    high = {"insert": {"in": "run", "after": "first = 1", "source": "second = 2"}}
+    sets = make_set(patch("one", "pkg/one.py", low), name="low"), make_set(patch("two", "pkg/one.py", high), name="high")
+    for item in sets:
+        assert apply(root, item).changed
+    return sets
+
+
+def test_a_set_under_another_is_not_taken_away_alone(tmp_path: Path) -> None:
+    """Undoing or making anew what another applied set stands on is refused with its name; both together go."""
+    root = install(tmp_path)
+    low, high = stacked(root)
+    refused = revert(root, "low", sets=(low, high), force=True)
+    assert refused.error is not None and "high/two is applied on top" in refused.error.what
+    assert refused.error.hint == "name that set too: --set high" and "first = 1" in str(refused.error.cause)
+    path = root / "pkg/one.py"
+    made = path.read_text()
+    edit(path, "first = 1", "first = 11")
+    again = apply(root, low, force=True)
+    assert again.error is not None and "high/two is applied on top" in again.error.what
+    assert apply(root, low, high, force=True).error is None
+    assert path.read_text() == made
+    revert(root, sets=(low, high))
+    assert path.read_text() == ONE
+
+
+def test_drift_whose_original_is_gone_is_an_error(tmp_path: Path) -> None:
+    """Where opsctl's record of the original was lost, what drifted is not made anew: the error names the file."""
+    root = install(tmp_path)
+    low, _ = stacked(root)
+    entry = json.loads((root / ".opsctl/manifest.json").read_text())["files"]["pkg/one.py"]
+    (root / ".opsctl/blobs" / entry["before"]).unlink()
+    edit(root / "pkg/one.py", "first = 1", "first = 11")
+    refused = apply(root, low, force=True)
+    assert refused.error is not None and "the original of pkg/one.py is gone" in refused.error.what
+    assert refused.error.hint == "install pkg again to restore it"
 
 
 def test_a_form_that_counts_without_opsctl_is_no_drift(tmp_path: Path) -> None:
