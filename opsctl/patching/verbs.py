@@ -140,7 +140,7 @@ def foreign_edits(seen: Observed) -> list[tuple[str, bytes, bytes, str, str]]:
 def refusal(exc: OpsError, seen: Observed, host: str | None = None) -> OpsError:
     """Why nothing is written; where it is for edits by another hand, with them as a diff."""
     edits = [] if isinstance(exc, PatchMismatch) else foreign_edits(seen)
-    lines = "".join(unified(*edit) for edit in edits).split("\n")
+    lines = "".join(unified(*edit) for edit in edits).removesuffix("\n").split("\n")
     if len(lines) > DIFF_LINES:
         lines = [*lines[:DIFF_LINES], f"... {len(lines) - DIFF_LINES} more lines"]
     exc.cause = "\n".join([exc.cause or "", *lines]).strip("\n") or None

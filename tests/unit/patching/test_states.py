@@ -145,6 +145,21 @@ def test_an_edit_on_ours_cannot_be_undone_silently(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in (root / ".opsctl/copies").iterdir()] == [edited]
 
 
+@pytest.mark.parametrize("more", [0, 3])
+def test_a_refusal_shows_the_edit_and_counts_what_it_leaves_out(more: int, tmp_path: Path) -> None:
+    """A diff of as many lines as are shown is shown whole; of a longer one the error says how many lines are missing."""
+    root = install(tmp_path)
+    apply(root)
+    # Two heads, a place, three lines of context and the edited one, which counts twice.
+    added = verbs.DIFF_LINES - 8 + more
+    edit(root / "pkg/one.py", '["a", "b", "c"]', '["z"]' + "\n#" * added)
+    refused = revert(root)
+    assert refused.error is not None and refused.error.cause is not None
+    lines = refused.error.cause.split("\n")[1:]
+    assert len(lines) == verbs.DIFF_LINES + (1 if more else 0)
+    assert (lines[-1] == f"... {more} more lines") == bool(more)
+
+
 def test_mismatch_writes_nothing(tmp_path: Path) -> None:
     """One patch without a place: nothing of the set is written, and the error says what was looked for."""
     root = install(tmp_path, {**FILES, "pkg/two.py": TWO.replace("Engine", "Motor")})
