@@ -23,7 +23,8 @@ AHEAD_ALL = 64 * 1024 * 1024
 class Content:
     """What of a segment's content is wanted, under way, or here and not yet taken.
 
-    A record of one content is ``{"size"}``, with ``path`` once it is here, or ``{"to", "got"}`` while a worker takes it.
+    A record of one content is ``{"size"}``, with ``path`` once it is here and ``awaited`` while a task waits for that, or
+    ``{"to", "got"}`` while a worker takes it.
     """
 
     def __init__(self, owner: Supervisor) -> None:
@@ -58,6 +59,10 @@ class Content:
             for sha, blob in self._known.items()
             if "path" not in blob and "error" not in blob
         }
+
+    def wanted(self) -> bool:
+        """Whether a task waits for content just now."""
+        return any(blob.get("to") or blob.get("awaited") for blob in self._known.values())
 
     def receive(self, header: Dict[str, Any], payload: bytes) -> None:
         """A piece has come."""
@@ -145,9 +150,11 @@ class Content:
 
     def _await(self, sha: str, blob: Dict[str, Any]) -> None:
         """Until content that is on its way has come, has failed, or was taken by somebody else."""
+        blob["awaited"] = True
         self._owner.guard.wait_for(
             lambda: "path" in blob or "error" in blob or self._known.get(sha) is not blob or bool(self._owner.cancelled)
         )
+        del blob["awaited"]
 
     def leave(self, handle: WorkerHandle) -> None:
         """Content that the worker's task did not take to its end (no room, stopped) must not go on coming."""

@@ -19,8 +19,11 @@ LONG = 0.5
 GRACE = 10.0
 
 
-class WorkerDied(Exception):
-    """The process that ran a task is gone, or was told to end by somebody else: what it did nobody knows."""
+class WorkerDied(BaseException):
+    """The process that ran a task is gone, or was told to end by somebody else: what it did nobody knows.
+
+    As `Stopped`, it is no mistake of whatever is evaluated just then.
+    """
 
 
 class Errand:
@@ -115,5 +118,5 @@ class Errand:
             try:
                 answer = {"value": self._owner.ask(self._task, header["what"], header["data"])}
             except Fail as exc:
-                answer = {"error": {"what": exc.msg}}
+                answer = {"error": {"what": exc.msg, "cause": exc.cause, "hint": exc.hint}}
             link.send({"m": "ask", **answer})

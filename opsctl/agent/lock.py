@@ -44,6 +44,8 @@ class NodeLock:
         self.owner = owner
         self.sock: Optional[socket.socket] = None
         self.shared = False
+        #: What whoever comes is told besides: why it takes so long.
+        self.note: Optional[str] = None
         #: Set when somebody who may asked the holder to stop: who it was.
         self.asked_to_stop: Optional[str] = None
         #: Set when the next agent of the same run has come to take over.
@@ -108,7 +110,8 @@ class NodeLock:
             return
         try:
             visitor.settimeout(1.0)
-            visitor.sendall(json.dumps(self.owner).encode() + b"\n")
+            why = "; ".join(text for text in (self.owner.get("why"), self.note) if text)
+            visitor.sendall(json.dumps({**self.owner, "why": why} if why else self.owner).encode() + b"\n")
             if select.select([visitor], [], [], 0.05)[0]:
                 asked = json.loads(visitor.recv(4096).decode() or "{}")
                 uid = struct.unpack("3i", visitor.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]

@@ -345,7 +345,11 @@ class Runner:
         return dict(self.services.perform(request, become, task["id"], self.handlers.begins(task, report)))
 
     def _ask(self, what: str, data: Any) -> Any:
-        return self.services.ask(self.current, what, data)
+        """What a template asks. Raises ExprError, which gets the template's place, and Stopped."""
+        try:
+            return self.services.ask(self.current, what, data)
+        except Fail as exc:
+            raise ExprError("; ".join(text for text in (exc.msg, exc.cause) if text), hint=exc.hint or None) from None
 
 
 class HostVars(Names):

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 LINGER = 600.0
 #: Seconds that the lock is kept between two plays of a run.
 HANDOVER = 60.0
+#: Seconds for which a segment may stand still because its controller is away and has what comes next.
+ABANDONED = 3600.0
 
 
-class Stopped(Exception):
-    """The segment was told to stop."""
+class Stopped(BaseException):
+    """The segment was told to stop. Whatever is evaluated just then must not take it for a mistake of its own."""
 
 
 def supervise(segment: Dict[str, Any], home: Home, state_dir: str, root: str, sock: socket.socket) -> None:
@@ -85,6 +87,8 @@ class Supervisor:
         self._ack = 0  # the last event that the controller has safe
         self._tainted: List[str] = []
         self._parted = False  # the controller has ended its run, or at least its part in it
+        self._still: Optional[float] = None  # since when nothing goes on here for want of a controller
+        self._abandoned = False
         self.cancelled: Optional[str] = None
 
     # -- the main loop ------------------------------------------------------------------------------------------------
@@ -107,6 +111,7 @@ class Supervisor:
                 self.lock.release()
             if self._died or self._acked or (over_at and now - over_at > LINGER):
                 break
+            self._mind_absence()
             self._step(listener)
         listener.close()
         if self._acked:
@@ -198,6 +203,34 @@ class Supervisor:
             if self.lock.asked_to_stop is not None and self.cancelled is None:
                 self.cancel("stopped by %s" % self.lock.asked_to_stop)
 
+    def _mind_absence(self) -> None:
+        """A segment that can do nothing without a controller that is away says so, and does not keep the node for ever.
+
+        It ends as if it had been killed: whoever resumes the run goes on from there, with the content that has come.
+        """
+        wanted = self._wanted() if self._client.sock is None and not self._abandoned else None
+        self._still = None if wanted is None else self._still or time.monotonic()
+        still = 0.0 if self._still is None else time.monotonic() - self._still
+        if self.lock is not None:
+            self.lock.note = wanted and (
+                "it waits for %s of its controller, which has been away for %d min (it gives up after %d)"
+                % (wanted, still // 60, ABANDONED // 60)
+            )
+        if wanted is not None and still > ABANDONED:
+            message = "given up: nothing went on here for %d min for want of %s of the controller" % (still // 60, wanted)
+            self.emit({"ev": "warning", "message": message})
+            with self.guard:
+                self._abandoned = True
+                self.cancelled = self.cancelled or message
+                self.guard.notify_all()
+
+    def _wanted(self) -> Optional[str]:
+        """What the next step needs and only the controller has; None if the segment goes on without it."""
+        with self.guard:
+            if self._asks:
+                return "an answer (`%s`)" % next(iter(self._asks.values()))["what"]
+            return "content" if self._jinja_missing or self.content.wanted() else None
+
     def _take(self, header: Dict[str, Any], payload: bytes) -> None:
         kind = header.get("t")
         if kind == "attach":
@@ -263,6 +296,7 @@ class Supervisor:
         try:
             with self.guard:
                 self.guard.wait_for(lambda: not self._jinja_missing or self.cancelled)
+            self.check_stop()
             if self.segment.get("jinja"):
                 bundle.use(self.state_dir, self.segment["jinja"])
             holder = self._take_lock()
@@ -327,7 +361,9 @@ class Supervisor:
         self.emit({"ev": "taint", "values": values})
 
     def check_stop(self) -> None:
-        """Raises Stopped if the segment was told to stop."""
+        """Raises Stopped if the segment was told to stop, WorkerDied if it is to end as if it had been killed."""
+        if self._abandoned:
+            raise WorkerDied
         if self.cancelled is not None:
             raise Stopped
 
@@ -353,8 +389,10 @@ class Supervisor:
             self.guard.wait_for(lambda: number in self._answers or self.cancelled)
             self.check_stop()
             answer = self._answers[number]
-        if answer.get("error"):
-            raise Fail(answer["error"].get("what", "the controller could not answer"), error=answer["error"])
+        error = answer.get("error")
+        if error:
+            what = error.get("what", "the controller could not answer")
+            raise Fail(what, cause=error.get("cause") or "", hint=error.get("hint") or "", error=error)
         return answer.get("value")
 
     def perform(self, request: Dict[str, Any], user: Optional[str], task: str, started: Any) -> Dict[str, Any]:

@@ -330,8 +330,9 @@ class Worker:
     def _ask(self, what: str, data: Any) -> Any:
         self.link.send({"m": "ask", "what": what, "data": data})
         answer = self._wait("ask")
-        if answer.get("error"):
-            raise Fail(str(answer["error"].get("what", answer["error"])))
+        error = answer.get("error")
+        if error:
+            raise Fail(error["what"], cause=error["cause"], hint=error["hint"])
         return answer.get("value")
 
 

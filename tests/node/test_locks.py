@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -128,6 +129,41 @@ def test_unlock_ends_a_run_that_was_left(project: Project, other: Project, node:
     rest = project.opsctl("deploy", "--resume", "--json")
     assert rest.code == 130, rest.explain()
     assert not wait_gone(node.marker)
+
+
+def test_a_run_that_waits_for_its_dead_controller_says_so(project: Project, other: Project, node: TestNode) -> None:
+    """Who is kept out learns that the holder does nothing, what it waits for, and when it gives up; resuming goes on."""
+    project.write(
+        "site.yml",
+        """
+        - hosts: all
+          gather_facts: false
+          tasks:
+            - {command: echo uno, register: one}
+            - name: asks
+              shell: "echo {{ one.stdout }} {{ lookup('file', 'slow') }} >> {{ files }}/log"
+        """,
+    )
+    project.inventory(node)
+    slow = project.directory / "slow"
+    os.mkfifo(slow)  # who reads it waits
+    with Running(project, "deploy", "site.yml", "--json") as first:
+        first.until(lambda: "task_finished" in first.said, "the first task does not end")
+        first.kill()
+    wait_for(lambda: not pids(node, "opsctl-relay"), "the dead controller's relay does not end")
+    other.write("site.yml", OTHER)
+    other.inventory(node)
+    wait_for(
+        lambda: "an answer (`lookup`)" in other.opsctl("node", "unlock", "n1", "--show").ok().stdout,
+        "nobody is told what the holder waits for",
+    )
+    run = other.deploy(OTHER, node)
+    assert run.code == 5 and "away for 0 min (it gives up after 60)" in run.error["cause"], run.explain()
+    slow.unlink()
+    slow.write_text("dos")
+    project.opsctl("deploy", "--resume", "--json").ok()
+    assert lines(node) == ["uno", "dos"]
+    other.deploy(OTHER, node).ok()
 
 
 def test_a_killed_agent_leaves_no_lock(project: Project, other: Project, node: TestNode) -> None:
