@@ -98,7 +98,7 @@ def _file(path: str, pattern: Any) -> Any:
         return False, None, "it does not exist"
     if pattern is None:
         return True, None, ""
-    from ..process import text_of
+    from ..outputs import text_of
 
     match = pattern.search(text_of(files.read(path)))
     return match is not None, match, "the text is not in it yet"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.agent import process
+from opsctl.agent import outputs, process
 from opsctl.agent.kinds import Fail
 
 ENV = dict(os.environ)
@@ -144,8 +144,8 @@ def test_a_flood_without_any_line_end_is_given_in_pieces() -> None:
         longest, total = max(longest, len(text)), total + len(text)
 
     process.run("head -c 20000000 /dev/zero | tr '\\0' x", shell=True, output=listen)
-    assert total > process.LIVE_LIMIT
-    assert longest <= process.LIVE_LIMIT + process.LINE_LIMIT
+    assert total > outputs.LIVE_LIMIT
+    assert longest <= outputs.LIVE_LIMIT + outputs.LINE_LIMIT
 
 
 def test_a_slow_listener_never_holds_the_child_and_is_told_what_it_missed() -> None:
