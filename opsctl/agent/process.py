@@ -94,7 +94,7 @@ def run(
     """
     import subprocess
 
-    from .outputs import Live, Stream
+    from . import outputs
 
     unseen: Optional[int] = None
     if shell:
@@ -124,8 +124,8 @@ def run(
     finally:
         if unseen is not None:
             os.close(unseen)
-    live = Live(output) if output is not None else None
-    streams = {name: Stream(name, keep, spill_dir, live) for name in ("stdout", "stderr")}
+    live = outputs.Live(output) if output is not None else None
+    streams = {name: outputs.Stream(name, keep, spill_dir, live) for name in ("stdout", "stderr")}
     try:
         data = stdin.encode("utf-8", "surrogateescape") if isinstance(stdin, str) else stdin or b""
         done.timed_out = _exchange(child, data, streams, min(ends) if ends else None, grace)
