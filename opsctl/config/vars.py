@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import ConfigError, InputUnreadable, Span, UsageError
-from ..model import Host, Inventory, Play, Task
+from ..model import Host, Inventory, Play
 from .draft import LoadedInventory
 from .inventory import load_vars_file
 from .patterns import LOCAL
@@ -31,7 +31,6 @@ ORDER = (
     "vars_files",
     "block vars",
     "task vars",
-    "include_vars",
     "set_fact and register",
     "-e",
     "magic",
@@ -77,42 +76,13 @@ class Origin(NamedTuple):
     span: Span | None
 
 
-def layers_for(
-    inventory: Inventory,
-    host: Host,
-    *,
-    facts: Mapping[str, Any] | None = None,
-    play: Play | None = None,
-    files: Sequence[tuple[str, Mapping[str, Any]]] = (),
-    task: Task | None = None,
-    included: Mapping[str, Any] | None = None,
-    set_facts: Mapping[str, Any] | None = None,
-    extra: Mapping[str, Any] | None = None,
-    magic: Mapping[str, Any] | None = None,
-) -> list[Layer]:
-    """The layers of variables that ``host`` sees, lowest first. ``files`` are the play's `vars_files`, loaded."""
+def layers_for(inventory: Inventory, host: Host) -> list[Layer]:
+    """The layers of variables that the inventory gives ``host``, lowest first: all that lies below the facts."""
     out = [Layer("defaults", {"ansible_host": host.name})]
     if isinstance(inventory, LoadedInventory) and host.name in inventory.hosts:
         out += [Layer(layer.name, layer.vars) for layer in inventory.layers(host.name)]
     else:
         out.append(Layer(f"host `{host.name}`", host.vars))
-    if facts:
-        out.append(Layer("facts", facts))
-    if play is not None:
-        if play.vars:
-            out.append(Layer("play vars", play.vars))
-        out += [Layer(f"vars_files: {name}", values) for name, values in files]
-    if task is not None:
-        last = len(task.scopes) - 1
-        out += [Layer("task vars" if index == last else "block vars", scope) for index, scope in enumerate(task.scopes)]
-    for name, values in (
-        ("include_vars", included),
-        ("set_fact and register", set_facts),
-        ("-e", extra),
-        ("magic", magic),
-    ):
-        if values:
-            out.append(Layer(name, values))
     return out
 
 
@@ -134,7 +104,8 @@ def explain(
     magic: Mapping[str, Any] | None = None,
 ) -> list[Origin]:
     """What `opsctl inventory HOST --explain NAME` shows: all places of the inventory and the command line."""
-    return origins(layers_for(inventory, host, extra=extra, magic=magic), name)
+    above = [Layer(layer, values) for layer, values in (("-e", extra), ("magic", magic)) if values]
+    return origins([*layers_for(inventory, host), *above], name)
 
 
 def groups_of(inventory: Inventory) -> dict[str, list[str]]:

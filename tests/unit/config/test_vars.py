@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,10 @@ from opsctl.config.vars import (
     parse_extra,
 )
 from opsctl.errors import ConfigError, OpsError, Span, UsageError
+from opsctl.executor import DeployOptions
+from opsctl.hosts import HostState
 from opsctl.model import walk
+from opsctl.variables import Variables
 
 
 @pytest.fixture
@@ -46,25 +50,30 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_order_is_that_of_the_contract(project: Path) -> None:
-    """Group all, parents, children, host, facts, play, files, block, task, include_vars, set_fact, -e: each wins over
-    those before it."""
-    inventory = load_inventory(["inv.yml"])
-    play = load_playbook("site.yml").plays[0]
-    layers = layers_for(
-        inventory,
-        inventory.hosts["h.example"],
-        facts={"v": "facts"},
-        play=play,
-        files=load_vars_files(play, "site.yml"),
-        task=next(walk(play.nodes)),
-        included={"v": "include_vars"},
-        set_facts={"v": "set_fact"},
-        extra={"v": "extra"},
-    )
-    assert [origin.value for origin in origins(layers, "v")] == [
-        "all", "top", "web", "group_vars", "host", "host_vars", "facts", "play", "vars_files", "block", "task",
-        "include_vars", "set_fact", "extra",
-    ]  # fmt: skip
+    """Host, facts, play, files, block, task, set_fact, -e: each wins over those before it, in what is planned."""
+    above = ["facts", "play", "vars_files", "block", "task", "set_fact", "extra"]
+    for count in range(len(above) + 1):
+        has = set(above[:count])
+
+        def given(layer: str, has: set[str] = has) -> dict[str, str]:
+            return {"v": layer} if layer in has else {}
+
+        task = {"copy": {"content": "{{ v }}", "dest": "/v"}, "vars": given("task")}
+        play = {
+            "hosts": "all",
+            "gather_facts": False,
+            "vars": given("play"),
+            "vars_files": ["vf.yml"] if "vars_files" in has else [],
+            "tasks": [{"block": [task], "vars": given("block")}],
+        }
+        Path("site.yml").write_text(json.dumps([play]))
+        playbook = load_playbook("site.yml")
+        variables = Variables(playbook, load_inventory(["inv.yml"]), DeployOptions(extra=given("extra")))
+        host = variables.host("h.example")
+        state = HostState(host, variables.connection(host), set=given("set_fact"), facts=given("facts"))
+        context = variables.context(playbook.plays[0], state)
+        body = variables.planner(playbook.plays[0]).segment(context, "r/p0.b0/h.example", "r").body
+        assert body["nodes"][0]["block"][0]["args"]["content"] == ["host_vars", *above][count]
 
 
 def test_explain_names_places(project: Path) -> None:
