@@ -49,15 +49,24 @@ class EventLog:
         """
         data = wire.pack({"t": "event", "seq": len(self._starts), "ev": ev})
         full = self._append(data)
-        if durable and self._memory is None:
-            os.fsync(self._file)
-            if not self._named:
-                # Without its name the file would be lost, and the task done again.
-                self._named = True
-                for folder in self._folders:
-                    sync_directory(folder)
         self._starts.append(self._starts[-1] + len(data))
+        if durable and self._memory is None:
+            full = self._sync()
         return full
+
+    def _sync(self) -> Optional[str]:
+        try:
+            os.fsync(self._file)
+        except OSError as exc:
+            # Network file systems and quotas say only now that there was no room.
+            self._memory = bytearray()
+            return exc.strerror
+        if not self._named:
+            # Without its name the file would be lost, and the task done again.
+            self._named = True
+            for folder in self._folders:
+                sync_directory(folder)
+        return None
 
     def _append(self, data: bytes) -> Optional[str]:
         reason = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,25 @@ def test_a_commands_start_is_durable_with_its_name(tmp_path: Path, acts: list[st
     del acts[:]
     one.emit({"ev": "started", "task": "acts again"}, durable=True)
     assert acts == ["events"]
+
+
+def test_an_event_that_cannot_be_made_durable_is_told_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quota or a network file system may refuse only then: one warning, and every event arrives whole and in order."""
+
+    def refuse(fd: int) -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    one = supervisor(tmp_path / "state")
+    monkeypatch.setattr(os, "fsync", refuse)
+    for number in (1, 2):
+        one.emit({"ev": "started", "task": f"t{number}"}, durable=True)
+    log, at, came = one._events, 0, []
+    reader = wire.Reader()
+    while at < log.end:
+        piece = log.piece(at)
+        at += len(piece)
+        came += [(header["seq"], header["ev"]["ev"]) for header, _ in reader.feed(piece)]
+    assert came == [(1, "started"), (2, "warning"), (3, "started")]
 
 
 def test_a_debt_is_durable_with_its_name(tmp_path: Path, acts: list[str]) -> None:
