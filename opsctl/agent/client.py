@@ -45,7 +45,9 @@ class Client:
         """
         self.drop()
         sock.setblocking(False)
-        self.sock, self._reader, self._out, self._sent = sock, wire.Reader(), bytearray(), 0
+        self.sock, self._reader, self._sent = sock, wire.Reader(), 0
+        with self._lock:
+            self._out = bytearray()
         self._greeted = greeted
         self._leaving.clear()
 

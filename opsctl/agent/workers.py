@@ -130,7 +130,6 @@ class Workers:
         self.state_dir = state_dir
         self.root = root
         login_user = self.login_user = login_name()
-        self.passwords: Dict[str, str] = {}
         self.password: Optional[str] = None
         self.cancelled = False
         self._by_user: Dict[str, WorkerHandle] = {login_user: fork_worker(state_dir, login_user)}
