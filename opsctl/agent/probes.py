@@ -9,6 +9,7 @@ import json
 import os
 import select
 import signal
+import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -46,20 +47,41 @@ def table() -> Dict[str, Tuple[Callable[[Json], Any], float]]:
 
 
 class Running:
-    """Probes that run; `finish` collects what they say."""
+    """Probes that run; what they say is collected meanwhile, and handed out by `finish`."""
 
     def __init__(self, given: Json, only: Optional[List[str]] = None) -> None:
         """Start them. ``given`` are the facts that probes may use; ``deadlines`` in it overrides deadlines."""
         self._began = time.monotonic()
+        self._out: Json = {}
+        self._failed: Optional[Exception] = None
         self._children: Dict[str, Tuple[int, int, float]] = {}
         for name, (function, deadline) in table().items():
             if only is None or name in only:
                 limit = float((given.get("deadlines") or {}).get(name, deadline))
                 self._children[name] = (*_start(function, {**given, "deadline": limit}), limit)
+        # A thread, so that deadlines are kept and answers timed while the caller searches logs for minutes.
+        self._collector = threading.Thread(target=self._run, name="probes", daemon=True)
+        self._collector.start()
 
     def finish(self) -> Json:
-        """{probe: {"ok": value} | {"error": text} | {"hung": seconds}}, each with "seconds"."""
-        out: Json = {}
+        """{probe: {"ok": value} | {"error": text} | {"missing": text} | {"hung": seconds}}.
+
+        Each with "seconds", after which it answered, and "age", the seconds since then.
+        """
+        self._collector.join()
+        if self._failed is not None:
+            raise self._failed
+        now = time.monotonic() - self._began
+        return {name: {**said, "age": round(now - said["seconds"], 2)} for name, said in self._out.items()}
+
+    def _run(self) -> None:
+        try:
+            self._collect()
+        except Exception as exc:  # told by `finish`
+            self._failed = exc
+
+    def _collect(self) -> None:
+        out = self._out
         data: Dict[str, bytes] = dict.fromkeys(self._children, b"")
         waiting = dict(self._children)
         while waiting:
@@ -82,7 +104,6 @@ class Running:
                 pid, fd, _ = waiting.pop(name)
                 out[name] = {**_result(data[name]), "seconds": round(time.monotonic() - self._began, 2)}
                 _end(pid, fd)
-        return out
 
 
 def _start(function: Callable[[Json], Any], given: Json) -> Tuple[int, int]:

@@ -63,7 +63,7 @@ def _clock(seen: Seen) -> Iterator[Finding]:
         return
     waited = float((seen.probes.get("clock") or {}).get("age") or 0.0)
     off = float(there) - (seen.now - waited)
-    if abs(off) > 30.0 + waited:
+    if abs(off) > 30.0:
         text = f"{abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} this machine"
         yield seen.finding("clock-skew", "clock", [text])
 

@@ -143,6 +143,25 @@ def test_a_probe_that_never_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probes["broken"]["error"] == "ValueError: no such thing"
 
 
+def test_a_long_search_of_logs_makes_no_probe_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What answered in time did so whenever it is asked for; its clock is read as of then. Long answers too."""
+
+    def quick(given: dict[str, Any]) -> str:
+        return "x" * 200_000
+
+    monkeypatch.setattr("opsctl.agent.probes.table", lambda: {"quick": (quick, 2.0)})
+    monkeypatch.setattr("opsctl.agent.probes.SLACK", 0.2)
+    running = Running({})
+    time.sleep(2.5)  # as long as no probe may take
+    quick_one = running.finish()["quick"]
+    assert quick_one["ok"] == "x" * 200_000
+    assert quick_one["seconds"] + quick_one["age"] >= 2.5
+    late = {"clock": {"ok": {"time": NOW - 100}, "seconds": 0.1, "age": 100.0}}
+    assert found(late) == []
+    wrong = {"clock": {"ok": {"time": NOW - 160}, "seconds": 0.1, "age": 100.0}}
+    assert [one.evidence[0].text for one in found(wrong)] == ["60 s behind this machine"]
+
+
 def test_all_probes_answer_here() -> None:
     """On whatever machine this is, no probe breaks."""
     probes = Running({"ports": [1], "state_dir": "/", "models": []}).finish()
