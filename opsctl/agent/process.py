@@ -107,6 +107,7 @@ def run(
         argv = [command] if isinstance(command, str) else list(command)
     ends = [moment for moment in (deadline, None if timeout is None else time.monotonic() + timeout) if moment]
     done = Completed(command, time.time())
+    put_off = _PutOff(signal.SIGTERM)
     try:
         child = subprocess.Popen(
             [os.fsencode(word) for word in argv],
@@ -119,14 +120,18 @@ def run(
             pass_fds=() if unseen is None else (unseen,),
             bufsize=0,
         )
-    except (OSError, ValueError) as exc:
-        raise _not_started(exc, argv, cwd) from None
+    except BaseException as exc:
+        put_off.end()
+        if isinstance(exc, (OSError, ValueError)):
+            raise _not_started(exc, argv, cwd) from None
+        raise
     finally:
         if unseen is not None:
             os.close(unseen)
     live = outputs.Live(output) if output is not None else None
     streams = {name: outputs.Stream(name, keep, spill_dir, live) for name in ("stdout", "stderr")}
     try:
+        put_off.end()
         data = stdin.encode("utf-8", "surrogateescape") if isinstance(stdin, str) else stdin or b""
         done.timed_out = _exchange(child, data, streams, min(ends) if ends else None, grace)
     except BaseException:
@@ -151,6 +156,32 @@ def run(
     done.truncated = any(stream.truncated for stream in streams.values())
     done.files = {name: stream.path for name, stream in streams.items() if stream.path}
     return done
+
+
+class _PutOff:
+    """A signal waits until `end`: an exception from its handler inside `Popen` would lose the child that has started.
+
+    Outside the main thread, where no handler runs, it does nothing.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._came = False
+        self._handler: Any = None
+        try:
+            self._handler = signal.signal(number, self._note)
+        except ValueError:
+            pass
+
+    def _note(self, *_: Any) -> None:
+        self._came = True
+
+    def end(self) -> None:
+        """Put the handler back, and give it the signal if it came."""
+        if self._handler is not None:
+            signal.signal(self._number, self._handler)
+            if self._came:
+                os.kill(os.getpid(), self._number)
 
 
 def _pipe_with(data: bytes) -> int:

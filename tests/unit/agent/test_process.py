@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,6 +119,37 @@ def test_an_exception_while_it_waits_ends_the_child(tmp_path: Path) -> None:
         thread.join()
         signal.signal(signal.SIGUSR1, old)
     assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_sigterm_while_the_child_is_started_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child runs, and `Popen` has not returned yet: the worker's handler raises, and the child is not lost."""
+    started: list[int] = []
+
+    class Slow(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            started.append(self.pid)
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.1)
+
+    class Stopped(BaseException):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    monkeypatch.setattr(subprocess, "Popen", Slow)
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with pytest.raises(Stopped):
+            process.run(["sleep", "60"])
+        assert signal.getsignal(signal.SIGTERM) is stop
+        with pytest.raises(Fail):
+            process.run(["/does/not/exist"])
+        assert signal.getsignal(signal.SIGTERM) is stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(started) == 1 and not alive(started[0])
 
 
 def test_a_signal_is_reported_by_name() -> None:
