@@ -46,7 +46,6 @@ class DeployOptions:
 
     check: bool = False
     diff: bool = False
-    verbose: int = 0
     limit: tuple[str, ...] = ()
     tags: frozenset[str] = frozenset()
     skip_tags: frozenset[str] = frozenset()
@@ -68,7 +67,7 @@ class DeployOptions:
 
     def plan(self) -> planning.PlanOptions:
         """The part that the planner needs."""
-        return planning.PlanOptions(self.check, self.diff, self.tags, self.skip_tags, self.start_at, self.rehearse)
+        return planning.PlanOptions(self.check, self.diff, self.tags, self.skip_tags, self.rehearse)
 
 
 @dataclass

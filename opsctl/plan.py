@@ -35,7 +35,6 @@ class PlanOptions:
     diff: bool = False
     tags: frozenset[str] = frozenset()
     skip_tags: frozenset[str] = frozenset()
-    start_at: str | None = None
     #: Every `server` task launches the rehearsal engine in the place of its own.
     rehearse: bool = False
 
@@ -216,9 +215,9 @@ class Planner:
             if task.kind == "setup":
                 yield from self.fact_names
 
-    def segment(self, context: HostContext, segment_id: str, run: str, pending: Sequence[str] = ()) -> Segment:
+    def segment(self, context: HostContext, segment_id: str, run: str) -> Segment:
         """The segment of one host. Raises ConfigError for what is wrong whatever happens on the node."""
-        return Builder(self, context).build(segment_id, run, pending)
+        return Builder(self, context).build(segment_id, run)
 
 
 class Builder:
@@ -243,7 +242,7 @@ class Builder:
         # With the layers, so that their ids stay theirs.
         self._suspects: dict[tuple[int, ...], tuple[Any, re.Pattern[str]]] = {}
 
-    def build(self, segment_id: str, run: str, pending: Sequence[str]) -> Segment:
+    def build(self, segment_id: str, run: str) -> Segment:
         play, options = self.p.play, self.p.options
         nodes = [self._node(node, False) for node in self.p.nodes]
         handlers = [self._task(handler, False) for handler in play.handlers]
@@ -265,8 +264,6 @@ class Builder:
             body["handlers"] = handlers
         if play.force_handlers:
             body["force_handlers"] = True
-        if pending:
-            body["pending_handlers"] = list(pending)
         if self.dynamic:
             body["jinja"] = self.p.jinja_hash()
             body["scope"] = self._scope_wire()

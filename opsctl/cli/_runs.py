@@ -77,7 +77,6 @@ def deploy_options(common: Common, flags: DeployFlags, given: Passwords) -> Depl
     return DeployOptions(
         check=flags.check,
         diff=flags.diff,
-        verbose=max(0, common.verbosity),
         limit=common.limit,
         tags=_words(flags.tags),
         skip_tags=_words(flags.skip_tags),

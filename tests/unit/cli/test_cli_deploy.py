@@ -115,7 +115,7 @@ def test_options_reach_the_executor(project: Path, execute: Any) -> None:
     assert main(["deploy", "site.yml", *argv.split(), "--become-password-file", "pw"]) == 0
     (options,) = seen
     assert (options.limit, options.skip_tags, options.start_at) == (("a",), frozenset({"x"}), "one")
-    assert (options.forks, options.diff, options.check, options.verbose) == (3, True, False, 2)
+    assert (options.forks, options.diff, options.check) == (3, True, False)
     assert (options.host_key, options.remote_user, options.reconnect) == ("strict", "root", 300.0)
     assert options.become_password.reveal() == "sudo-pw"
     assert dict(options.extra) == {"n": "1"}
