@@ -46,6 +46,7 @@ class Relay:
         self.out = bytearray(wire.pack(ready))
         self.sources: List[Source] = []
         self.supervisor: Optional[Source] = None
+        self.children: List[int] = []  # supervisors that were started here
         self.left: Optional[runs.Home] = None  # of a supervisor that has ended, until all of it is read
         self.input = wire.Reader()
         self.open = True
@@ -56,6 +57,8 @@ class Relay:
         os.set_blocking(0, False)
         os.set_blocking(1, False)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        # Where it is ignored by inheritance, nobody would learn how a process has ended.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         # A relay that ends by a hangup leaves the supervisor alone: that is what it is for.
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         try:
@@ -170,18 +173,12 @@ class Relay:
             self.out += wire.pack({"t": "gone"})
         if source.number is not None:
             self._call_ended(source)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            pass
+        # Each by its number: how a call ended is asked when its own frames are read.
+        self.children = [pid for pid in self.children if os.waitpid(pid, os.WNOHANG)[0] == 0]
 
     def _call_ended(self, source: Source) -> None:
         """A call that was killed has not answered: nobody must wait for it."""
-        try:
-            status = os.waitpid(source.pid, 0)[1]
-        except ChildProcessError:
-            return
+        status = os.waitpid(source.pid, 0)[1]
         if os.WIFSIGNALED(status):
             error = {
                 "what": "the process on the node ended without an answer",
@@ -278,7 +275,9 @@ class Relay:
 
             supervise(segment, home, self.state_dir, self.root, sock)
 
-        self.supervisor = self._adopt(self._spawn(child)[0], supervises=True)
+        sock, pid = self._spawn(child)
+        self.children.append(pid)
+        self.supervisor = self._adopt(sock, supervises=True)
         self.out += wire.pack({"t": "accepted", "segment": segment["id"], "state": "new"})
 
     def _attach(self, segment_id: str, since: int) -> None:
