@@ -23,6 +23,7 @@ What the runner has to know, besides docs/architecture.md "Task kinds on the nod
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from importlib import import_module
 
 TYPE_CHECKING = False
@@ -98,7 +99,7 @@ def _absent(side: Any) -> bool:
     return side is None or str(side).strip() in ("", "absent")
 
 
-class Kind:
+class Kind(ABC):
     """One task kind. Instances hold no state; every method gets what it needs."""
 
     #: It may change anything: a pending one makes failures after it `unknown`.
@@ -116,13 +117,13 @@ class Kind:
         """What the outcome follows from. In check mode, a pending change of one of these makes it `unknown`."""
         return ()
 
+    @abstractmethod
     def decide(self, args: Dict[str, Any], seen: Dict[str, Any]) -> Optional[Change]:
         """What has to change, from what was seen; None when it is so already. No I/O."""
-        raise NotImplementedError
 
     def apply(self, args: Dict[str, Any], seen: Dict[str, Any], change: Change, node: Node) -> Dict[str, Any]:
-        """Make it so; returns Ansible's result keys. Raises `Fail`."""
-        raise NotImplementedError
+        """Make it so; returns Ansible's result keys. Raises `Fail`. Kinds whose `decide` never says Change have none."""
+        raise Fail("%s only looks, there is nothing for it to apply" % type(self).__name__)
 
     def report(self, args: Dict[str, Any], seen: Dict[str, Any]) -> Dict[str, Any]:
         """The result keys when nothing changes; in check mode, of a change that is not made, those known before."""
