@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,7 +35,6 @@ def diagnose_hosts(
     names = _project.some_hosts(inventory, (), shared.limit)
     nodes = Nodes(inventory, shared)
     judge = HostJudge(folders, separate=separate)
-    lock = threading.Lock()
     args: dict[str, Any] = {"texts": judge.texts, "server": server, "paths": list(paths), "probes": probes}
     reports: list[HostReport] = []
     errors: list[tuple[str, OpsError]] = []
@@ -46,7 +44,7 @@ def diagnose_hosts(
         secret = {} if password is None else {"become_password": password.reveal()}
         with nodes.session(host) as session:
             answer = dict(session.call("diagnose", {**args, **secret}, timeout=WITHIN))
-            return _judge(judge, lock, host, session, answer, secret)
+            return _judge(judge, host, session, answer, secret)
 
     def show(host: str, found: HostReport | OpsError) -> None:
         if isinstance(found, OpsError):
@@ -81,8 +79,7 @@ def _nothing(host: str) -> dict[str, Any]:
 
 
 def _judge(
-    judge: HostJudge, lock: threading.Lock, host: str, session: Session, answer: Mapping[str, Any],
-    secret: Mapping[str, Any],
+    judge: HostJudge, host: str, session: Session, answer: Mapping[str, Any], secret: Mapping[str, Any],
 ) -> HostReport:  # fmt: skip
     from ..diagnose.explain import add_answer, question
 
@@ -91,8 +88,7 @@ def _judge(
     def more(name: str, offset: int) -> Mapping[str, Any]:
         return dict(session.call("diagnose", {"do": "window", "name": name, "offset": offset, **secret}))
 
-    with lock:  # the scanner has one scratch space
-        found = judge.judge(host, answer, more, now)
+    found = judge.judge(host, answer, more, now)
     for finding in found.report.findings:
         asked = question(finding)
         if asked is not None:

@@ -1,7 +1,7 @@
 """Find the places in a block of bytes where any of many fixed texts occurs.
 
 Three engines, chosen by what is installed (`pip install opsctl[fast]`); they find the same lines.
-Measured on a 1 GB log: docs/diagnose.md, "Speed". `Scanner.find` reports texts marked as frequent at most once a block,
+Measured on a 1 GB log: docs/performance.md, "Diagnosis". `Scanner.find` reports texts marked as frequent at most once a block,
 because a healthy server prints them on every line.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -23,7 +24,10 @@ class Scanner(Protocol):
         ...
 
     def every(self, text: bytes) -> list[int]:
-        """The indices of the texts in a short text; of texts that begin alike one is enough."""
+        """The indices of the texts in a short text; of texts that begin alike one is enough.
+
+        Several threads may ask at once.
+        """
         ...
 
 
@@ -40,6 +44,7 @@ class _Hyperscan:
         )
         self._scratch = hyperscan.Scratch(self._db)
         self._db.scratch = self._scratch
+        self._lock = threading.Lock()  # one scratch space serves one scan at a time
 
     def find(self, block: bytes) -> list[tuple[int, int]]:
         out: list[tuple[int, int]] = []
@@ -47,7 +52,8 @@ class _Hyperscan:
         def note(index: int, start: int, end: int, flags: int, context: Any) -> None:
             out.append((end - 1, index))
 
-        self._db.scan(block, match_event_handler=note)
+        with self._lock:
+            self._db.scan(block, match_event_handler=note)
         return out
 
     def every(self, text: bytes) -> list[int]:
@@ -68,7 +74,6 @@ class _Re2:
         options = re2.Options()
         options.encoding = re2.Options.Encoding.LATIN1
         options.max_mem = 64 << 20
-        options.literal = False
         self._common = _Singles(texts, frequent)
         rare = [text for n, text in enumerate(texts) if n not in frequent]
         self._index = {text: n for n, text in enumerate(texts)}

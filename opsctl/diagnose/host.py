@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from opsctl.diagnose import xids
 from opsctl.diagnose.gpus import summary
 from opsctl.diagnose.probes import checks, judge_probes
 from opsctl.diagnose.probes_gpu import peer_trouble
@@ -16,6 +17,7 @@ from opsctl.diagnose.scan import Matcher
 from opsctl.diagnose.seen import Seen
 from opsctl.diagnose.signatures import load_signatures
 from opsctl.diagnose.verdict import judge
+from opsctl.errors import OpsError
 
 Json = Mapping[str, Any]
 #: The kernel's word counts for a failure of a server that ended within this time around it, in seconds.
@@ -57,7 +59,7 @@ class HostReport:
 
 
 class HostJudge:
-    """Judges answers of the call `diagnose`; made once for many hosts, used by one thread at a time.
+    """Judges answers of the call `diagnose`; made once for many hosts, may be used by several threads at once.
 
     Logs that were given by path are one incident, or with ``separate`` one each.
     """
@@ -93,6 +95,19 @@ class HostJudge:
         analysis = self._matcher.analysis()
         age: float | None = None
         read = 0
+        lost = False
+
+        def further(name: str, offset: int) -> Json:
+            """Further lines; what came already is worth more than those that do not come (then no more are asked for)."""
+            nonlocal lost
+            if not lost:
+                try:
+                    return more(name, offset)
+                except OpsError as exc:
+                    lost = True
+                    notes.append(f"{name}: the lines behind byte {offset} did not come: {exc.what}")
+            return {"spans": []}
+
         for log in logs:
             if "error" in log:
                 notes.append(f"{log['name']}: {log['error']}")
@@ -102,7 +117,7 @@ class HostJudge:
             read += 1
             age = log.get("age")
             source = f"{host}:{log['name'].removeprefix('journal:')}"
-            came = feed_log(analysis, log, source, more)
+            came = feed_log(analysis, log, source, further)
             files[f"{host}/{Path(log['name']).name}-{len(files)}.txt"] = came["text"]
         if not read:
             return None
@@ -133,26 +148,26 @@ def _weigh(
     """One report: the kernel's word around the end of a server before the server's own, then the other problems."""
     order = {"crashed": 0, "stalled": 1, "starting": 2, "unknown": 3, "healthy": 4}
     ranked = sorted(reports, key=lambda item: order.get(item[0].state, 5))
-    probes = list(probed)
     findings: list[Finding] = []
     for report, age in ranked:
         own = [one for one in report.findings if one.role != "warning"]
         if report.state == "stalled" and own:
             own[0].evidence += _stall_evidence(seen)
-        root = _root(own[0], probes, seen, now - age if age is not None else None) if own else None
-        if root is not None and own:
+        root = _root(own[0], probed, seen, now - age if age is not None else None) if own else None
+        if root is not None:
             root.role = "cause"
             root.severity = "fatal" if root.severity == "warning" else root.severity
             root.evidence.append(
                 Evidence(own[0].source, own[0].line, own[0].evidence[0].text if own[0].evidence else "", "effect")
             )
-            probes = [one for one in probes if one is not root]
-            if root not in findings:
+            if not any(one is root for one in findings):
                 findings.append(root)
             own = own[1:]
         findings += own
         findings += [one for one in report.findings if one.role == "warning"]
-    for one in probes:
+    for one in probed:
+        if any(one is root for root in findings):
+            continue
         same = next((other for other in findings if other.id == one.id), None)
         if same is not None:
             same.evidence += one.evidence
@@ -169,8 +184,6 @@ def _weigh(
 
 def _root(verdict: Finding, probes: Sequence[Finding], seen: Seen, died: float | None) -> Finding | None:
     """The finding of kernel or driver that the failure of a server follows from, if there is one."""
-    from opsctl.diagnose import xids
-
     lines = seen.ok("kernel").get("lines") or ()
     for one in probes:
         if one.severity not in {"fatal", "error", "warning"} or one.id == verdict.id:
