@@ -9,6 +9,10 @@ import os
 import sys
 import time
 
+from . import facts_hardware as hardware
+from . import facts_network as network
+from . import procfs
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
@@ -29,7 +33,7 @@ def gather(want: Optional[Iterable[str]] = None) -> Facts:
     bare: Facts = {}
     for collect, names in _COLLECTORS:
         asked = wanted is not None and any(_public(name) in wanted for name in names)
-        if not asked and (not everything or collect is _gpus):
+        if not asked and (not everything or collect is hardware.gpus):
             continue
         try:
             found = collect()
@@ -52,24 +56,6 @@ def _bare(name: str) -> str:
     return name[len("opsctl_") :] if name.startswith("opsctl_") else name
 
 
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read()
-    except OSError:
-        return ""
-
-
-def _pairs(path: str) -> Dict[str, str]:
-    """NAME=value lines as of /etc/os-release."""
-    out = {}
-    for line in _read(path).splitlines():
-        name, sign, value = line.strip().partition("=")
-        if sign and not name.startswith("#"):
-            out[name] = value.strip().strip("'\"")
-    return out
-
-
 # Host and system
 
 
@@ -85,7 +71,7 @@ def _fqdn() -> Facts:
 
 
 def _full_name(node: str) -> str:
-    for line in _read("/etc/hosts").splitlines():
+    for line in procfs.read("/etc/hosts").splitlines():
         words = line.partition("#")[0].split()
         if node in words[1:]:
             return next((word for word in words[1:] if word.startswith(node + ".")), node)
@@ -121,12 +107,12 @@ _FAMILIES = {
 
 
 def _distribution() -> Facts:
-    release = _pairs("/etc/os-release") or _pairs("/usr/lib/os-release")
+    release = procfs.pairs("/etc/os-release") or procfs.pairs("/usr/lib/os-release")
     ident = release.get("ID", "linux")
     name = _DISTRIBUTIONS.get(ident, ident.capitalize())
     version = release.get("VERSION_ID", "NA")
     if ident == "debian":  # os-release has only the major version
-        precise = _read("/etc/debian_version").strip()
+        precise = procfs.read("/etc/debian_version").strip()
         version = precise if precise[:1].isdigit() else version
     likes = [ident, *release.get("ID_LIKE", "").split()]
     family = next((_FAMILIES[like] for like in likes if like in _FAMILIES), name)
@@ -138,7 +124,7 @@ def _distribution() -> Facts:
 
 
 def _managers() -> Facts:
-    first = _read("/proc/1/comm").strip()
+    first = procfs.read("/proc/1/comm").strip()
     if os.path.isdir("/run/systemd/system"):
         service = "systemd"
     elif os.path.exists("/sbin/openrc-run"):
@@ -158,31 +144,31 @@ def _managers() -> Facts:
 
 def _identity() -> Facts:
     return {
-        "machine_id": _read("/etc/machine-id").strip(),
-        "opsctl_boot_id": _read("/proc/sys/kernel/random/boot_id").strip(),
-        "system_vendor": _read("/sys/class/dmi/id/sys_vendor").strip() or "NA",
-        "product_name": _read("/sys/class/dmi/id/product_name").strip() or "NA",
+        "machine_id": procfs.read("/etc/machine-id").strip(),
+        "opsctl_boot_id": procfs.read("/proc/sys/kernel/random/boot_id").strip(),
+        "system_vendor": procfs.read("/sys/class/dmi/id/sys_vendor").strip() or "NA",
+        "product_name": procfs.read("/sys/class/dmi/id/product_name").strip() or "NA",
     }
 
 
 def _virtualization() -> Facts:
-    container = _read("/run/systemd/container").strip()
+    container = procfs.read("/run/systemd/container").strip()
     if not container and os.path.exists("/.dockerenv"):
         container = "docker"
     if not container and os.path.exists("/run/.containerenv"):
         container = "podman"
     if not container:
-        for item in _read("/proc/1/environ").split("\0"):
+        for item in procfs.read("/proc/1/environ").split("\0"):
             if item.startswith("container="):
                 container = item.partition("=")[2]
     if container:
         return {"virtualization_type": container, "virtualization_role": "guest"}
-    vendor = _read("/sys/class/dmi/id/sys_vendor") + " " + _read("/sys/class/dmi/id/product_name")
+    vendor = procfs.read("/sys/class/dmi/id/sys_vendor") + " " + procfs.read("/sys/class/dmi/id/product_name")
     hosts = (
         ("KVM", "kvm"), ("QEMU", "kvm"), ("Amazon EC2", "kvm"), ("Google", "kvm"), ("VMware", "VMware"),
         ("VirtualBox", "virtualbox"), ("Xen", "xen"), ("Microsoft", "VirtualPC"), ("OpenStack", "openstack"),
     )  # fmt: skip
-    virtual = "hypervisor" in _read("/proc/cpuinfo").partition("flags")[2].partition("\n")[0].split()
+    virtual = "hypervisor" in procfs.read("/proc/cpuinfo").partition("flags")[2].partition("\n")[0].split()
     for word, kind in hosts:
         if word in vendor and (virtual or kind != "VirtualPC"):
             return {"virtualization_type": kind, "virtualization_role": "guest"}
@@ -194,248 +180,26 @@ def _virtualization() -> Facts:
 
 
 def _selinux() -> Facts:
-    enforce = _read("/sys/fs/selinux/enforce").strip()
+    enforce = procfs.read("/sys/fs/selinux/enforce").strip()
     if not enforce:
         return {"selinux": {"status": "disabled"}}
     return {"selinux": {"status": "enabled", "mode": "enforcing" if enforce == "1" else "permissive"}}
 
 
 def _uptime() -> Facts:
-    loads = _read("/proc/loadavg").split()
+    loads = procfs.read("/proc/loadavg").split()
     return {
-        "uptime_seconds": int(float(_read("/proc/uptime").split()[0])),
+        "uptime_seconds": int(float(procfs.read("/proc/uptime").split()[0])),
         "loadavg": {span: float(load) for span, load in zip(("1m", "5m", "15m"), loads)},
     }
 
 
 def _cmdline() -> Facts:
     out: Facts = {}
-    for word in _read("/proc/cmdline").split():
+    for word in procfs.read("/proc/cmdline").split():
         name, sign, value = word.partition("=")
         out[name] = value if sign else True
     return {"cmdline": out}
-
-
-# Hardware
-
-
-def _processor() -> Facts:
-    blocks = [
-        dict(_colon(line) for line in block.splitlines() if ":" in line)
-        for block in _read("/proc/cpuinfo").split("\n\n")
-    ]
-    blocks = [block for block in blocks if "processor" in block]
-    models: List[str] = []
-    for block in blocks:
-        models.append(block["processor"])
-        models += [block[key] for key in ("vendor_id", "model name", "cpu") if key in block]
-    sockets = {block.get("physical id", "0") for block in blocks} or {"0"}
-    cores = {(block.get("physical id", "0"), block.get("core id", block["processor"])) for block in blocks}
-    total = len(blocks) or os.cpu_count() or 1
-    per_socket = max(1, len(cores) // len(sockets))
-    return {
-        "processor": models, "processor_count": len(sockets), "processor_cores": per_socket,
-        "processor_threads_per_core": max(1, total // max(1, per_socket * len(sockets))), "processor_vcpus": total,
-        "processor_nproc": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total,
-    }  # fmt: skip
-
-
-def _colon(line: str) -> Tuple[str, str]:
-    name, _, value = line.partition(":")
-    return name.strip(), value.strip()
-
-
-def _memory() -> Facts:
-    info: Dict[str, int] = {}
-    for line in _read("/proc/meminfo").splitlines():
-        name, value = _colon(line)
-        info[name] = int(value.split()[0]) // 1024
-    total, free = info["MemTotal"], info["MemFree"]
-    swap_total, swap_free = info.get("SwapTotal", 0), info.get("SwapFree", 0)
-    idle = free + info.get("Buffers", 0) + info.get("Cached", 0)
-    return {
-        "memtotal_mb": total, "memfree_mb": free, "swaptotal_mb": swap_total, "swapfree_mb": swap_free,
-        "memory_mb": {
-            "real": {"total": total, "free": free, "used": total - free},
-            "nocache": {"free": idle, "used": total - idle},
-            "swap": {
-                "total": swap_total, "free": swap_free, "used": swap_total - swap_free,
-                "cached": info.get("SwapCached", 0),
-            },
-        },
-    }  # fmt: skip
-
-
-#: A dead server of one of these holds whoever asks for its size.
-_REMOTE = ("nfs", "nfs4", "cifs", "smb3", "ceph", "glusterfs", "lustre", "9p", "afs", "sshfs", "beegfs")
-
-
-def _mounts() -> Facts:
-    out = []
-    seen = set()
-    for line in _read("/proc/self/mounts").splitlines():
-        device, mount, kind, options = (word.encode().decode("unicode_escape") for word in line.split()[:4])
-        local = device.startswith("/") or ":/" in device
-        if not local or kind == "none" or mount in seen:
-            continue
-        seen.add(mount)
-        one: Facts = {"mount": mount, "device": device, "fstype": kind, "options": options}
-        if kind not in _REMOTE and not kind.startswith("fuse"):
-            try:
-                size = os.statvfs(mount)
-            except OSError:
-                continue
-            one.update(
-                size_total=size.f_frsize * size.f_blocks, size_available=size.f_frsize * size.f_bavail,
-                block_size=size.f_bsize, block_total=size.f_blocks, block_available=size.f_bavail,
-                block_used=size.f_blocks - size.f_bavail, inode_total=size.f_files, inode_available=size.f_favail,
-                inode_used=size.f_files - size.f_favail,
-            )  # fmt: skip
-        out.append(one)
-    return {"mounts": out}
-
-
-def _gpus() -> Facts:
-    from . import process
-    from .kinds import Fail
-
-    fields = ("index", "name", "uuid", "memory.total", "memory.used", "driver_version", "pci.bus_id")
-    command = ["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"]
-    try:
-        done = process.run(command, env={**os.environ, "LC_ALL": "C"}, timeout=10, grace=1)
-    except Fail as exc:
-        return {"opsctl_gpus": [], "opsctl_gpus_error": str(exc)}
-    if done.rc != 0:
-        return {"opsctl_gpus": [], "opsctl_gpus_error": "nvidia-smi: %s: %s" % (done.why(), done.tail())}
-    return {"opsctl_gpus": parse_gpus(done.stdout), "opsctl_gpus_error": ""}
-
-
-def parse_gpus(text: str) -> List[Facts]:
-    """The GPUs of nvidia-smi's CSV output (MiB for memory; None where it does not know)."""
-    out = []
-    for line in text.splitlines():
-        words = [word.strip() for word in line.split(",")]
-        if len(words) != 7:
-            continue
-        index, name, uuid, total, used, driver, bus = words
-        out.append(
-            {
-                "index": _number(index), "name": name, "uuid": uuid, "memory_total_mb": _number(total),
-                "memory_used_mb": _number(used), "driver_version": driver, "pci_bus_id": bus,
-            }
-        )  # fmt: skip
-    return out
-
-
-def _number(text: str) -> Optional[int]:
-    return int(text) if text.isdigit() else None
-
-
-# Network
-
-
-def _network() -> Facts:
-    addresses = _ipv4()
-    every = [one["address"] for one in addresses if not one["address"].startswith("127.")]
-    six = _ipv6()
-    facts: Facts = {
-        "interfaces": sorted(os.listdir("/sys/class/net")),
-        "all_ipv4_addresses": every,
-        "all_ipv6_addresses": [address for _, address, scope in six if scope != "host"],
-        "default_ipv4": {},
-        "default_ipv6": {},
-    }
-    route = _default_route()
-    if route is not None:
-        name, gateway = route
-        one = next((item for item in addresses if item["interface"] == name), {})
-        facts["default_ipv4"] = {**_link(name), **one, "gateway": gateway}
-    for line in _read("/proc/net/ipv6_route").splitlines():
-        words = line.split()
-        if words[0] == "0" * 32 and words[1] == "00" and words[9] != "lo" and int(words[8], 16) & 1:
-            found = [address for name, address, scope in six if name == words[9] and scope == "global"]
-            if found:
-                facts["default_ipv6"] = {**_link(words[9]), "address": found[0], "gateway": _six(words[4])}
-            break
-    return facts
-
-
-def _link(name: str) -> Facts:
-    base = "/sys/class/net/%s/" % name
-    mtu = _read(base + "mtu").strip()
-    return {
-        "interface": name, "macaddress": _read(base + "address").strip(), "mtu": int(mtu) if mtu else None,
-        "type": "ether" if _read(base + "type").strip() == "1" else "unknown",
-    }  # fmt: skip
-
-
-def _ipv4() -> List[Facts]:
-    """Every IPv4 address with its interface and netmask, from the kernel's SIOCGIFCONF."""
-    import array
-    import fcntl
-    import socket
-    import struct
-
-    out = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        buffer = array.array("B", bytes(40 * 512))
-        request = struct.pack("iP", len(buffer), buffer.buffer_info()[0])
-        size = struct.unpack("iP", fcntl.ioctl(sock, 0x8912, request))[0]
-        data = buffer.tobytes()[:size]
-        for start in range(0, size, 40):
-            label = data[start : start + 16].split(b"\0")[0]
-            address = socket.inet_ntoa(data[start + 20 : start + 24])
-            one: Facts = {"interface": label.decode().split(":")[0], "address": address}
-            try:
-                mask = fcntl.ioctl(sock, 0x891B, struct.pack("256s", label))[20:24]
-            except OSError:
-                out.append(one)
-                continue
-            number, own = struct.unpack("!I", mask)[0], struct.unpack("!I", socket.inet_aton(address))[0]
-            one.update(
-                netmask=socket.inet_ntoa(mask), prefix=str(bin(number).count("1")),
-                network=socket.inet_ntoa(struct.pack("!I", own & number)),
-                broadcast=socket.inet_ntoa(struct.pack("!I", own | ~number & 0xFFFFFFFF)),
-            )  # fmt: skip
-            out.append(one)
-    return out
-
-
-def _default_route() -> Optional[Tuple[str, str]]:
-    best: Optional[Tuple[int, str, str]] = None
-    for line in _read("/proc/net/route").splitlines()[1:]:
-        words = line.split()
-        if len(words) > 7 and words[1] == "00000000" and words[7] == "00000000" and int(words[3], 16) & 1:
-            raw = bytes.fromhex(words[2])[::-1]
-            one = int(words[6]), words[0], ".".join(str(byte) for byte in raw)
-            best = one if best is None or one < best else best
-    return best[1:] if best else None
-
-
-def _ipv6() -> List[Tuple[str, str, str]]:
-    scopes = {0x00: "global", 0x10: "host", 0x20: "link", 0x40: "site"}
-    out = []
-    for line in _read("/proc/net/if_inet6").splitlines():
-        words = line.split()
-        out.append((words[5], _six(words[0]), scopes.get(int(words[3], 16), "global")))
-    return out
-
-
-def _six(text: str) -> str:
-    import socket
-
-    return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(text))
-
-
-def _dns() -> Facts:
-    out: Dict[str, List[str]] = {"nameservers": [], "search": []}
-    for line in _read("/etc/resolv.conf").splitlines():
-        words = line.split()
-        if words[:1] == ["nameserver"]:
-            out["nameservers"] += words[1:2]
-        elif words[:1] in (["search"], ["domain"]):
-            out["search"] = words[1:]
-    return {"dns": out}
 
 
 # User and time
@@ -520,22 +284,22 @@ _COLLECTORS: Tuple[Tuple[Callable[[], Facts], Dict[str, str]], ...] = (
     (_selinux, {"selinux": "`status` and `mode`"}),
     (_uptime, {"uptime_seconds": "seconds since boot", "loadavg": "`1m`, `5m`, `15m`"}),
     (_cmdline, {"cmdline": "the kernel's command line as a mapping"}),
-    (_processor, {
+    (hardware.processor, {
         "processor": "number, vendor and model of every CPU", "processor_count": "sockets",
         "processor_cores": "cores of one socket", "processor_threads_per_core": "threads of one core",
         "processor_vcpus": "CPUs that the kernel sees", "processor_nproc": "CPUs that the agent may use",
     }),
-    (_memory, {
+    (hardware.memory, {
         "memtotal_mb": "memory in MiB", "memfree_mb": "unused memory in MiB", "swaptotal_mb": "swap in MiB",
         "swapfree_mb": "unused swap in MiB", "memory_mb": "`real`, `nocache`, `swap`, each with total, used, free",
     }),
-    (_mounts, {"mounts": "mounted file systems with sizes in bytes (no sizes for network file systems)"}),
-    (_network, {
+    (hardware.mounts, {"mounts": "mounted file systems with sizes in bytes (no sizes for network file systems)"}),
+    (network.network, {
         "interfaces": "names of the network interfaces", "all_ipv4_addresses": "all but 127.0.0.0/8",
         "all_ipv6_addresses": "all but ::1", "default_ipv4": "interface, address, gateway of the default route",
         "default_ipv6": "the same for IPv6",
     }),
-    (_dns, {"dns": "`nameservers` and `search`"}),
+    (network.dns, {"dns": "`nameservers` and `search`"}),
     (_user, {
         "user_id": "name of the user that tasks run as", "user_uid": "its number", "user_gid": "its group's number",
         "user_gecos": "its description", "user_dir": "its home directory", "user_shell": "its shell",
@@ -544,7 +308,7 @@ _COLLECTORS: Tuple[Tuple[Callable[[], Facts], Dict[str, str]], ...] = (
     (_environment, {"env": "environment of the agent"}),
     (_python, {"python_version": "version of the node's Python", "python": "executable, type and version"}),
     (_date_time, {"date_time": "the node's time in Ansible's many forms, as strings"}),
-    (_gpus, {
+    (hardware.gpus, {
         "opsctl_gpus": "NVIDIA GPUs: index, name, uuid, memory_total_mb, memory_used_mb, driver_version, pci_bus_id",
         "opsctl_gpus_error": "why `opsctl_gpus` is empty",
     }),

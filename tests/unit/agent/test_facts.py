@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.agent import facts, process
+from opsctl.agent import facts, process, procfs
 
 GPUS = ("opsctl_gpus", "opsctl_gpus_error")
 
@@ -83,7 +83,7 @@ def test_distributions_have_ansibles_names(
     monkeypatch: pytest.MonkeyPatch, release: str, precise: str, wanted: tuple[str, ...]
 ) -> None:
     contents = {"/etc/os-release": release, "/etc/debian_version": precise}
-    monkeypatch.setattr(facts, "_read", lambda path: contents.get(path, ""))
+    monkeypatch.setattr(procfs, "read", lambda path: contents.get(path, ""))
     found = facts.gather({"ansible_distribution"} | {f"ansible_distribution_{x}" for x in ("version", "release")}
                          | {"ansible_distribution_major_version", "ansible_os_family"})  # fmt: skip
     assert tuple(found[f"ansible_{name}"] for name in (
@@ -93,7 +93,7 @@ def test_distributions_have_ansibles_names(
 
 def test_a_resolver_that_does_not_answer_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
-    monkeypatch.setattr(facts, "_read", lambda path: "")
+    monkeypatch.setattr(procfs, "read", lambda path: "")
     monkeypatch.setattr(socket, "getfqdn", lambda name: str(release.wait(60)))
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "n1", "6", "#1", "x86_64")))
     try:
@@ -103,8 +103,8 @@ def test_a_resolver_that_does_not_answer_holds_nothing_up(monkeypatch: pytest.Mo
 
 
 def test_a_collector_that_fails_leaves_only_its_own_names_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = facts._read
-    monkeypatch.setattr(facts, "_read", lambda path: "" if path == "/proc/meminfo" else real(path))
+    real = procfs.read
+    monkeypatch.setattr(procfs, "read", lambda path: "" if path == "/proc/meminfo" else real(path))
     found = facts.gather(None)
     assert "ansible_memtotal_mb" not in found and "ansible_kernel" in found
 
