@@ -16,11 +16,14 @@ class LookupContext(NamedTuple):
     environ: Mapping[str, str]
 
     def find(self, name: str) -> str | None:
-        """A controller file: absolute, or relative to the playbook's folder or its `files/`."""
+        """A controller file: absolute, or relative to the playbook's folder or its `files/`.
+
+        Whatever can be read is one: a pipe of the shell's (`<(vault read ...)`) too.
+        """
         path = os.path.expanduser(name)
         for base in (self.playbook_dir, os.path.join(self.playbook_dir, "files")):
             there = os.path.join(base, path)
-            if os.path.isfile(there):
+            if os.path.exists(there) and not os.path.isdir(there):
                 return there
         return None
 

@@ -150,6 +150,18 @@ def test_lookups(templates: Templates, tmp_path: Path, source: str, value: Any) 
     assert templates.evaluate("{{ " + source + " }}", templates.scope({"n1": 5})) == value
 
 
+def test_a_pipe_is_read_and_a_directory_is_not(templates: Templates, tmp_path: Path) -> None:
+    """`lookup('file', ...)` takes what a shell hands over as `<(command)`; a directory of that name is passed over."""
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=("piped\n",))
+    writer.start()
+    assert templates.evaluate("{{ lookup('file', 'pipe') }}", templates.scope()) == "piped"
+    writer.join()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match="`folder` does not exist"):
+        templates.evaluate("{{ lookup('file', 'folder') }}", templates.scope())
+
+
 @pytest.mark.parametrize("name", [*REFUSED_LOOKUPS, "no.such.lookup"])
 def test_other_lookups_are_refused_by_name(templates: Templates, name: str) -> None:
     """Each lookup of Ansible's that does not exist says what to use."""
