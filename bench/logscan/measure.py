@@ -1,6 +1,6 @@
 """How long `opsctl diagnose` takes on a large log, against grep with the same texts in the same run.
 
-    python bench/logscan/measure.py [--mb 1024] [--rounds 3] [--engine hyperscan|google-re2|python] [--log FILE]
+    python bench/logscan/measure.py [--mb 1024] [--rounds 3] [--engine hyperscan|python] [--log FILE]
     python bench/logscan/measure.py --live      lines a second of a growing log, with each engine
 
 Goals: at most half of grep's time, under 200 MB, wherever the cause stands (start, middle, end); 50,000 lines/s live.
@@ -117,7 +117,7 @@ def live(log: Path, rounds: int) -> None:
     import json
 
     write_log(log, 20, 1.0)
-    for engine in ("hyperscan", "google-re2", "python"):
+    for engine in ("hyperscan", "python"):
         rates = []
         for _ in range(rounds):
             done = subprocess.run(

@@ -1,6 +1,6 @@
 """Find the places in a block of bytes where any of many fixed texts occurs.
 
-Three engines, chosen by what is installed (`pip install opsctl[fast]`); they find the same lines.
+Two engines that find the same lines: hyperscan, and the standard library where hyperscan does not load.
 Measured on a 1 GB log: docs/performance.md, "Diagnosis". `Scanner.find` reports texts marked as frequent at most once a block,
 because a healthy server prints them on every line.
 """
@@ -63,28 +63,6 @@ class _Hyperscan:
 def _hex(text: bytes) -> bytes:
     """The text as a pattern in which every byte is literal."""
     return b"".join(b"\\x%02x" % byte for byte in text)
-
-
-class _Re2:
-    name = "google-re2"
-
-    def __init__(self, texts: Sequence[bytes], frequent: frozenset[int]) -> None:
-        re2 = importlib.import_module("re2")
-
-        options = re2.Options()
-        options.encoding = re2.Options.Encoding.LATIN1
-        options.max_mem = 64 << 20
-        self._common = _Singles(texts, frequent)
-        rare = [text for n, text in enumerate(texts) if n not in frequent]
-        self._index = {text: n for n, text in enumerate(texts)}
-        self._pattern = re2.compile(b"|".join(re2.escape(text) for text in _longest_first(rare)), options)
-
-    def find(self, block: bytes) -> list[tuple[int, int]]:
-        out = [(m.end() - 1, self._index[m.group()]) for m in self._pattern.finditer(block)]
-        return sorted(out + self._common.find(block))
-
-    def every(self, text: bytes) -> list[int]:
-        return _overlapping(self._pattern, self._index, text)
 
 
 #: What differs between two lines of one kind: numbers and identifiers in hexadecimal.
@@ -200,11 +178,7 @@ class _Singles:
         return [(at + len(text) - 1, n) for n, text in self._texts if (at := block.find(text)) >= 0]
 
 
-def _longest_first(texts: Sequence[bytes]) -> list[bytes]:
-    return sorted(texts, key=lambda text: (-len(text), text))
-
-
-_ENGINES: dict[str, Any] = {"hyperscan": _Hyperscan, "google-re2": _Re2, "python": _Pure}
+_ENGINES: dict[str, Any] = {"hyperscan": _Hyperscan, "python": _Pure}
 
 
 def make_scanner(texts: Sequence[str], frequent: Sequence[str] = (), engine: str | None = None) -> Scanner:
@@ -216,10 +190,7 @@ def make_scanner(texts: Sequence[str], frequent: Sequence[str] = (), engine: str
     if engine is not None:
         scanner: Scanner = _ENGINES[engine](every, marked)
         return scanner
-    for make in (_Hyperscan, _Re2):
-        try:
-            scanner = make(every, marked)
-        except Exception:  # no wheel for this platform, or one that does not load: the next engine does the same
-            continue
-        return scanner
-    return _Pure(every, marked)
+    try:
+        return _Hyperscan(every, marked)
+    except Exception:  # no wheel for this platform, or one that does not load: the other does the same
+        return _Pure(every, marked)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import sys
 from collections.abc import Iterator
@@ -50,7 +49,7 @@ def _decoded(file: BinaryIO, name: str) -> Iterator[bytes]:
     if first.startswith(GZIP):
         yield from _text(gunzip(_raw(first, file)))
     elif first.startswith(_ZSTD):
-        yield from _text(_unzstd(first, file, name))
+        yield from _text(_unzstd(first, file))
     else:
         yield from _text(_raw(first, file))
 
@@ -62,15 +61,9 @@ def _raw(first: bytes, file: BinaryIO) -> Iterator[bytes]:
         block = file.read(BLOCK)
 
 
-def _unzstd(first: bytes, file: BinaryIO, name: str) -> Iterator[bytes]:
-    try:
-        zstandard = importlib.import_module("zstandard")
-    except ImportError:
-        raise InputUnreadable(
-            f"{name} is compressed with zstd",
-            cause="the package zstandard is not installed",
-            hint=f"pip install 'opsctl[fast]', or `zstd -dc {name} | opsctl diagnose --log -`",
-        ) from None
+def _unzstd(first: bytes, file: BinaryIO) -> Iterator[bytes]:
+    import zstandard
+
     decoder = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj(read_across_frames=True)
     for block in _raw(first, file):
         try:

@@ -15,7 +15,7 @@ from opsctl.diagnose.scan import OFTEN, wanted_texts
 from opsctl.diagnose.signatures import load_signatures
 
 TEXTS = sorted({*wanted_texts(load_signatures()), "Error 802: fab", "\n== "} - set(OFTEN))
-ENGINES = ("hyperscan", "google-re2", "python")
+ENGINES = ("hyperscan", "python")
 QUIET = "abcdef 0123456789 [x.py:7] (Worker pid=31) :./'\""
 
 
