@@ -16,8 +16,8 @@ from ._options import Common, common, complete_hosts
 if TYPE_CHECKING:
     from ..remote.transport import Channel
 
-#: Seconds between two looks at the command's standard error.
-LOOK = 0.1
+#: Seconds after which a silent command lets go for a moment, so that Ctrl-C is heard.
+LOOK = 1.0
 #: Status when a signal ended the command: 128 and its number, as shells say it.
 SIGNAL_BASE = 128
 
@@ -46,7 +46,7 @@ def command(shared: Common, host: str, words: tuple[str, ...], with_stdin: bool)
     transport = Nodes(inventory, shared).transport(names[0])
     try:
         transport.connect()
-        return follow(transport.exec(line_of(words)), with_stdin=with_stdin)
+        return follow(transport.exec(line_of(words), whole=True), with_stdin=with_stdin)
     finally:
         transport.close()
 
@@ -57,50 +57,28 @@ def line_of(words: tuple[str, ...]) -> str:
 
 
 def follow(channel: Channel, *, with_stdin: bool) -> int:
-    """Copy output as it comes, byte for byte; gives the status."""
+    """Copy both streams as they come, byte for byte; gives the status."""
     if with_stdin:
         threading.Thread(target=_feed, args=(channel,), name="stdin", daemon=True).start()
     else:
         channel.send_eof()
-    seen = b""
+    outputs = {1: sys.stdout.buffer, 2: sys.stderr.buffer}
     try:
         while True:
             try:
-                data = channel.recv(LOOK)
+                stream, data = channel.recv_either(LOOK)
             except TimeoutError:
-                data = None
-            seen = _show_stderr(channel, seen)
-            if data == b"":
+                continue
+            if not data:
                 break
-            if data:
-                sys.stdout.buffer.write(data)
-                sys.stdout.buffer.flush()
+            outputs[stream].write(data)
+            outputs[stream].flush()
         status = channel.exit_status()
-        _show_stderr(channel, seen)
         if status is not None:
             return status
         return _ended_by(channel.exit_signal())
     finally:
         channel.close()
-
-
-def _show_stderr(channel: Channel, seen: bytes) -> bytes:
-    """Write what is new at the end of the command's standard error."""
-    tail = channel.stderr_tail()
-    fresh = news(seen, tail)
-    if fresh:
-        sys.stderr.buffer.write(fresh)
-        sys.stderr.buffer.flush()
-    return tail
-
-
-def news(seen: bytes, tail: bytes) -> bytes:
-    """What ``tail`` has behind ``seen``. Only the end is kept, so ``seen`` may have lost its beginning."""
-    if tail.startswith(seen):
-        return tail[len(seen) :]
-    mark = seen[-1024:]
-    at = tail.rfind(mark)
-    return tail[at + len(mark) :] if at >= 0 else tail
 
 
 def _ended_by(name: str | None) -> int:

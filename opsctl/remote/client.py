@@ -7,8 +7,8 @@ Imported lazily by `ssh`: it costs a tenth of a second. What is different from p
 - our version line may have gone out before paramiko was imported, so that the server's key exchange
   overlaps with the import;
 - the service request and the signed public-key request go out together, without probing;
-- channels keep chunks as they arrive instead of copying them through an array, and standard error never
-  fills the window;
+- channels keep chunks as they arrive instead of copying them through an array, and standard error, of which
+  only the end is wanted, never fills the window;
 - every wait has a deadline; paramiko's own default for opening a channel is an hour.
 """
 
@@ -271,9 +271,9 @@ class Client(paramiko.transport.ServiceRequestingTransport):
         if not self.active:
             raise self.get_exception() or paramiko.SSHException("the connection was closed during the key exchange")
 
-    def start_exec(self, channel: Any, command: str) -> ExecChannel:
+    def start_exec(self, channel: Any, command: str, *, whole: bool = False) -> ExecChannel:
         """Start ``command`` on a new channel; its answer is not waited for, so that input can follow at once."""
-        inbox = Inbox()
+        inbox = Inbox(whole)
         channel.in_buffer = inbox.stdout
         channel.in_stderr_buffer = inbox.stderr
         message = Message()
@@ -306,20 +306,27 @@ def _channel_request(channel: paramiko.Channel, m: Message) -> None:
 
 
 class Inbox:
-    """What has arrived on a channel: stdout as chunks, of stderr the end. One condition for both."""
+    """What has arrived on a channel, in its order: stdout, and stderr too if the ``whole`` is wanted, else its end.
 
-    def __init__(self) -> None:
+    The chunks are never more than the window. One condition for both streams.
+    """
+
+    def __init__(self, whole: bool = False) -> None:
+        self.whole = whole
         self.changed = threading.Condition()
-        self.chunks: collections.deque[bytes] = collections.deque()
+        self.chunks: collections.deque[tuple[int, bytes]] = collections.deque()
         self.tail: collections.deque[bytes] = collections.deque()
         self.tail_size = 0
         self.unacked = 0
         self.ended = False
         self.stdout = _Pipe(self, self._feed_stdout)
-        self.stderr = _Pipe(self, self._feed_stderr)
+        self.stderr = _Pipe(self, self._keep_stderr if whole else self._feed_stderr)
 
     def _feed_stdout(self, data: bytes) -> None:
-        self.chunks.append(data)
+        self.chunks.append((1, data))
+
+    def _keep_stderr(self, data: bytes) -> None:
+        self.chunks.append((2, data))
 
     def _feed_stderr(self, data: bytes) -> None:
         self.unacked += len(data)
@@ -356,7 +363,7 @@ class _Pipe:
         return b""
 
     def __len__(self) -> int:
-        return sum(map(len, self._inbox.chunks))
+        return sum(len(data) for _, data in self._inbox.chunks)
 
 
 class ExecChannel:
@@ -391,6 +398,10 @@ class ExecChannel:
 
     def recv(self, timeout: float) -> bytes:
         """The next output; see `transport.Channel.recv`."""
+        return self.recv_either(timeout)[1]
+
+    def recv_either(self, timeout: float) -> tuple[int, bytes]:
+        """The next output of either stream; see `transport.Channel.recv_either`."""
         inbox = self._inbox
         deadline = time.monotonic() + timeout
         while True:
@@ -401,14 +412,17 @@ class ExecChannel:
                         raise TimeoutError("no output")
                     inbox.changed.wait(left)
                 unacked, inbox.unacked = inbox.unacked, 0
-                data = b""
+                stream, data = 0, b""
                 if inbox.chunks:
-                    data = inbox.chunks.popleft()
+                    stream, data = inbox.chunks.popleft()
                 elif inbox.ended and not unacked:
-                    return b""
+                    break
             self._acknowledge(len(data) + unacked)
             if data:
-                return data
+                return stream, data
+        if inbox.whole and not self._channel.status_event.wait(max(0.0, deadline - time.monotonic())):
+            raise TimeoutError("it has closed its output, and runs")
+        return 0, b""
 
     def _acknowledge(self, size: int) -> None:
         """Open the peer's window again."""

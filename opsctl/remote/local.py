@@ -8,6 +8,7 @@ import selectors
 import signal
 import subprocess
 import threading
+import time
 
 from ..errors import Unreachable
 from .transport import SLICE, STDERR_TAIL
@@ -16,7 +17,7 @@ from .transport import SLICE, STDERR_TAIL
 class LocalChannel:
     """A child process as a channel (see `transport.Channel`)."""
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, *, whole: bool = False) -> None:
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", command],
             stdin=subprocess.PIPE,
@@ -28,12 +29,17 @@ class LocalChannel:
         self._tail: collections.deque[bytes] = collections.deque()
         self._tail_size = 0
         self._closed = threading.Event()
-        self._stderr = threading.Thread(target=self._drain, name="opsctl-local-stderr", daemon=True)
-        self._stderr.start()
         assert self._process.stdout is not None and self._process.stdin is not None
         os.set_blocking(self._process.stdin.fileno(), False)
         self._readable = selectors.DefaultSelector()
-        self._readable.register(self._process.stdout, selectors.EVENT_READ)
+        self._readable.register(self._process.stdout, selectors.EVENT_READ, 1)
+        self._stderr: threading.Thread | None = None
+        if whole:
+            assert self._process.stderr is not None
+            self._readable.register(self._process.stderr, selectors.EVENT_READ, 2)
+        else:
+            self._stderr = threading.Thread(target=self._drain, name="opsctl-local-stderr", daemon=True)
+            self._stderr.start()
 
     def _drain(self) -> None:
         assert self._process.stderr is not None
@@ -84,12 +90,31 @@ class LocalChannel:
             self._wait(5)
         return data
 
+    def recv_either(self, timeout: float) -> tuple[int, bytes]:
+        """The next output of either stream; see `transport.Channel.recv_either`."""
+        deadline = time.monotonic() + timeout
+        while not self._closed.is_set() and self._readable.get_map():
+            ready = self._readable.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise TimeoutError("no output")
+            key = ready[0][0]
+            data = os.read(key.fd, SLICE)
+            if data:
+                return int(key.data), data
+            self._readable.unregister(key.fileobj)
+        try:
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise TimeoutError("it has closed its output, and runs") from None
+        return 0, b""
+
     def _wait(self, timeout: float) -> None:
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             return
-        self._stderr.join(timeout=1)
+        if self._stderr is not None:
+            self._stderr.join(timeout=1)
 
     def stderr_tail(self) -> bytes:
         """The end of standard error."""
@@ -131,6 +156,8 @@ class LocalChannel:
         self._readable.close()
         if self._process.stdout is not None:
             self._process.stdout.close()
+        if self._stderr is None and self._process.stderr is not None:
+            self._process.stderr.close()
 
 
 class LocalTransport:
@@ -146,10 +173,10 @@ class LocalTransport:
     def connect(self) -> None:
         """Always connected."""
 
-    def exec(self, command: str) -> LocalChannel:
+    def exec(self, command: str, *, whole: bool = False) -> LocalChannel:
         """Start ``command`` with /bin/sh."""
         try:
-            channel = LocalChannel(command)
+            channel = LocalChannel(command, whole=whole)
         except OSError as exc:
             raise Unreachable(
                 f"cannot start a shell on {self._name}", cause=exc.strerror or str(exc), host=self._name

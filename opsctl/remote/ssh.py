@@ -312,7 +312,7 @@ class SshTransport:
         cause = str(exc) or type(exc).__name__
         return Unreachable(f"no SSH connection to {self.describe()}", cause=cause, hint=hint, host=self._target.name)
 
-    def exec(self, command: str) -> Channel:
+    def exec(self, command: str, *, whole: bool = False) -> Channel:
         """Start a command. Raises ConnectError when the server opens no channel."""
         from paramiko.ssh_exception import SSHException
 
@@ -320,7 +320,7 @@ class SshTransport:
         if client is None or not client.is_active():
             raise Unreachable(f"the connection to {self.describe()} is closed", host=self._target.name)
         try:
-            return client.start_exec(self._fabric.create_session(), command)
+            return client.start_exec(self._fabric.create_session(), command, whole=whole)
         except (SSHException, EOFError, OSError) as exc:
             raise Unreachable(
                 f"{self.describe()} does not start a command",

@@ -31,8 +31,12 @@ class Channel(Protocol):
     def recv(self, timeout: float) -> bytes:
         """The next output, as it arrived. ``b""`` is its end; TimeoutError after ``timeout`` seconds of silence."""
 
+    def recv_either(self, timeout: float) -> tuple[int, bytes]:
+        """As `recv`, of a channel that was opened with ``whole``: ``(1, data)`` of standard output, ``(2, data)`` of
+        standard error, ``(0, b"")`` when both have ended, and the command too."""
+
     def stderr_tail(self) -> bytes:
-        """The last `STDERR_TAIL` bytes of standard error so far."""
+        """The last `STDERR_TAIL` bytes of standard error so far; nothing of a channel that was opened with ``whole``."""
 
     def exit_status(self) -> int | None:
         """The exit status, or None as long as (or because) there is none; see `exit_signal`."""
@@ -53,8 +57,12 @@ class Transport(Protocol):
     def connect(self) -> None:
         """Connect and log in. Raises ConnectError. Harmless when connected."""
 
-    def exec(self, command: str) -> Channel:
-        """Start ``command`` through the login shell of the user. Raises ConnectError."""
+    def exec(self, command: str, *, whole: bool = False) -> Channel:
+        """Start ``command`` through the login shell of the user. Raises ConnectError.
+
+        ``whole``: all of standard error is wanted, not only its end, and `recv_either` is how to read. A reader that is
+        slow then makes the command wait, and nothing is lost.
+        """
 
     def close(self) -> None:
         """End every channel and the connection; `connect` may be called again."""
@@ -90,8 +98,8 @@ def run(
     """Run one command over ``transport``, which must be connected, and wait for its end.
 
     ``timeout`` is in seconds for the whole command: then its channel is closed and TimeoutError raised.
-    ``on_output`` gets every piece of stdout; at most ``limit`` bytes are kept. This is for `raw` and
-    `opsctl run`; everything else goes through the agent.
+    ``on_output`` gets every piece of stdout; at most ``limit`` bytes are kept. This is for `raw`;
+    everything else goes through the agent.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     channel = transport.exec(command)

@@ -47,6 +47,10 @@ class MockChannel:
             self._up.put(b"")  # the end stays the end
         return data
 
+    def recv_either(self, timeout: float) -> tuple[int, bytes]:
+        data = self.recv(timeout)
+        return (1 if data else 0), data
+
     def stderr_tail(self) -> bytes:
         return self.stderr
 
@@ -114,7 +118,7 @@ class MockTransport:
     def connect(self) -> None:
         self.connects += 1
 
-    def exec(self, command: str) -> MockChannel:
+    def exec(self, command: str, *, whole: bool = False) -> MockChannel:
         channel = MockChannel(command)
         self.channels.append(channel)
         handler = self._handlers[min(len(self.channels), len(self._handlers)) - 1]

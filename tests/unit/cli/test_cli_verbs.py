@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.cli import main
-from opsctl.cli.run import line_of, news
+from opsctl.cli.run import line_of
 
 #: Where the package is; nothing else may reach the agent by PYTHONPATH.
 ROOT = str(Path(__file__).parents[3])
@@ -201,6 +201,18 @@ def test_run_passes_output_and_status(project: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (7, b"a\xff\x00\n", b"b\xfe")
 
 
+def test_run_loses_no_line_of_standard_error(project: Path) -> None:
+    """Both streams are whole, however much there is, and in their order."""
+    done = run(project, "seq 300000; seq 300000 >&2")
+    whole = b"".join(b"%d\n" % n for n in range(1, 300001))
+    assert done.returncode == 0 and done.stdout == whole and done.stderr == whole
+
+
+def test_run_waits_for_the_command_not_for_its_output(project: Path) -> None:
+    """A command that closes both streams and goes on is waited for; its status is passed on."""
+    assert run(project, "exec >&- 2>&-; sleep 6; exit 3").returncode == 3
+
+
 def test_run_keeps_arguments_whole(project: Path) -> None:
     """Several words are a program and its arguments, whatever characters they hold."""
     words = ["a b", "&", "$HOME", "'", '"', "*", "", "\n", "-x", "--json"]
@@ -241,21 +253,6 @@ def test_one_word_is_a_shell_line() -> None:
     """One word goes to the shell as it is; more are quoted."""
     assert line_of(("dmesg | tail",)) == "dmesg | tail"
     assert line_of(("ls", "a b")) == "ls 'a b'"
-
-
-@pytest.mark.parametrize(
-    ("seen", "tail", "fresh"),
-    [
-        (b"", b"", b""),
-        (b"", b"a", b"a"),
-        (b"ab", b"abc", b"c"),
-        (b"x" * 2000 + b"end", b"x" * 1500 + b"end" + b"new", b"new"),
-        (b"lost", b"something else", b"something else"),
-    ],
-)
-def test_news_of_a_tail(seen: bytes, tail: bytes, fresh: bytes) -> None:
-    """Only what is new is shown, also when the beginning of the tail was dropped."""
-    assert news(seen, tail) == fresh
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
