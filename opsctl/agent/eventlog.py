@@ -42,10 +42,10 @@ class EventLog:
         """Where the event ``number`` starts; the end if it is not there yet."""
         return self._starts[min(max(1, number), len(self._starts)) - 1]
 
-    def add(self, ev: Dict[str, Any], durable: bool) -> Optional[str]:
+    def add(self, ev: Dict[str, Any], durable: bool) -> Optional[OSError]:
         """Number an event and write it; ``durable``: also on the disk before this returns.
 
-        Returns the system's reason when the file has just become full.
+        Returns the system's error when the file can just not be written any more.
         """
         data = wire.pack({"t": "event", "seq": len(self._starts), "ev": ev})
         full = self._append(data)
@@ -54,13 +54,13 @@ class EventLog:
             full = self._sync()
         return full
 
-    def _sync(self) -> Optional[str]:
+    def _sync(self) -> Optional[OSError]:
         try:
             os.fsync(self._file)
         except OSError as exc:
             # Network file systems and quotas say only now that there was no room.
             self._memory = bytearray()
-            return exc.strerror
+            return exc
         if not self._named:
             # Without its name the file would be lost, and the task done again.
             self._named = True
@@ -68,8 +68,8 @@ class EventLog:
                 sync_directory(folder)
         return None
 
-    def _append(self, data: bytes) -> Optional[str]:
-        reason = None
+    def _append(self, data: bytes) -> Optional[OSError]:
+        reason: Optional[OSError] = None
         while data and self._memory is None:
             try:
                 written = os.write(self._file, data)
@@ -77,7 +77,7 @@ class EventLog:
                 data = data[written:]
             except OSError as exc:
                 self._memory = bytearray()
-                reason = exc.strerror
+                reason = exc
         if self._memory is not None:
             self._memory += data
         return reason

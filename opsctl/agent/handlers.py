@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from .debts import Debts
+from .runs import unwritten
 from .values import ExprError, UnknownValue, from_wire
 
 TYPE_CHECKING = False
@@ -33,7 +34,7 @@ class Handlers:
         """Take up those that an earlier run of the play owes."""
         if not self._segment.get("project"):
             return
-        owed = Debts(self._services.state_dir, self._segment["project"], self._segment.get("opsctl", "")).owed()
+        owed = Debts.of(self._segment, self._services.state_dir).owed()
         for handler in self._all:
             debt = owed.get(str(handler.get("name")))
             if debt is not None:
@@ -96,21 +97,22 @@ class Handlers:
         if debts is None or not isinstance(name, str):
             return False
         try:
-            return bool(debts.owe(name, self._segment.get("run", "")))
+            return bool(debts.owe(name))
         except OSError as exc:
-            self._no_room("the handler `%s` is lost if this run is cut off before it runs" % name, exc)
+            self._unwritten("the handler `%s` is lost if this run is cut off before it runs" % name, exc)
             return False
 
-    def paid(self, name: str) -> None:
-        """``name`` is owed no more."""
-        if self._services.debts is not None:
+    def paid(self, name: str, ran: bool = True) -> None:
+        """``name`` is owed no more: it has run, or what was about to notify it has changed nothing."""
+        debts = self._services.debts
+        if debts is not None:
             try:
-                self._services.debts.paid(name)
+                debts.paid(name) if ran else debts.withdraw(name)
             except OSError as exc:
-                self._no_room("the handler `%s` will run once more in the next run" % name, exc)
+                self._unwritten("the handler `%s` will run once more in the next run" % name, exc)
 
-    def _no_room(self, what: str, exc: OSError) -> None:
-        message = "no room for opsctl's own state on the node (%s): %s" % (exc.strerror, what)
+    def _unwritten(self, what: str, exc: OSError) -> None:
+        message = "%s (%s): %s" % (unwritten(exc), exc.strerror or exc, what)
         self._services.emit({"ev": "warning", "message": message})
 
     def _called(self, name: Any) -> List[Task]:

@@ -260,8 +260,8 @@ class Relay:
             known = not home.create(segment)
         except OSError as exc:
             self._fatal(
-                "no room for opsctl's own state on the node",
-                "%s (%s)" % (exc.strerror, home.path),
+                runs.unwritten(exc),
+                "%s (%s)" % (exc.strerror or exc, home.path),
                 hint=boot.HINTS.get(exc.errno),
             )
             self.open = False

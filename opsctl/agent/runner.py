@@ -243,7 +243,7 @@ class Runner:
             self.taint.add([*sensitive(result or {}), *sensitive(final.get("set") or {})])
         if not final.get("notified"):
             for name in report.owed:
-                self.handlers.paid(name)
+                self.handlers.paid(name, ran=False)
         report.finish(final)
         return final["outcome"] not in ("failed", "rescued")
 

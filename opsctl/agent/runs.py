@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -38,6 +39,12 @@ def call_process(name: str) -> None:
             f.write(name)
     except OSError:
         pass
+
+
+def unwritten(exc: OSError) -> str:
+    """What an error means that kept opsctl's own state on the node from being written."""
+    full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "no room for opsctl's own state on the node" if full else "opsctl's own state on the node cannot be written"
 
 
 class Home:

@@ -22,7 +22,7 @@ from .eventlog import EventLog
 from .kinds import Fail
 from .lock import NodeLock
 from .outcome import failure
-from .runs import Home, call_process, identity
+from .runs import Home, call_process, identity, unwritten
 from .workers import WorkerHandle, Workers
 
 TYPE_CHECKING = False
@@ -61,11 +61,7 @@ class Supervisor:
         self, segment: Dict[str, Any], home: Home, state_dir: str, workers: Workers, lock: Optional[NodeLock] = None
     ) -> None:
         self.lock = lock
-        self.debts = (
-            Debts(state_dir, segment["project"], segment.get("opsctl", ""))
-            if segment.get("project") and not segment.get("check")
-            else None
-        )
+        self.debts = Debts.of(segment, state_dir) if segment.get("project") and not segment.get("check") else None
         self.segment = segment
         self.home = home
         self.state_dir = state_dir
@@ -348,10 +344,7 @@ class Supervisor:
         if self._client.resting:
             self._wake()
         if full:
-            message = (
-                "no room for opsctl's own state on the node (%s): this run goes on, but it is lost if its agent dies"
-                % full
-            )
+            message = "%s (%s): this run goes on, but it is lost if its agent dies" % (unwritten(full), full.strerror)
             self.emit({"ev": "warning", "message": message})
 
     def taint(self, values: List[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.project import Project, TestNode, tree
-from tests.support.running import Running, kill_agent, lines, wait_for
+from tests.support.running import Running, kill_agent, lines, pids, wait_for
 
 BOOK = """
     - hosts: all
@@ -201,4 +201,63 @@ def test_an_agent_that_dies_for_good_leaves_the_debt(project: Project, node: Tes
     run = Project(tmp_path / "fresh").deploy(SLOW, node).ok()
     assert run.task("config")["outcome"] == "ok"
     assert lines(node) == ["restart"]
+    node.abandon()
+
+
+NAMES = """
+    - hosts: all
+      gather_facts: false
+      tasks:
+        - {raw: "while [ ! -e {{ files }}/begin-{{ inventory_hostname }} ]; do sleep 0.05; done"}
+        - {name: config, copy: {dest: "{{ files }}/{{ inventory_hostname }}.conf", content: "v1\\n"}, notify: restart}
+        - {name: gate, wait_for: {path: "{{ files }}/go-{{ inventory_hostname }}", timeout: 120, sleep: 1}}
+      handlers:
+        - {name: restart, shell: "echo {{ inventory_hostname }} >> {{ files }}/log"}
+"""
+
+
+def handled(running: Running, host: str) -> bool:
+    """Whether the agent of ``host`` is through its first task on the node, and so past the start of its segment."""
+    return any(
+        event["event"] == "task_finished" and event["host"] == host and event["task"]["name"] == "config"
+        for event in map(json.loads, running.said.rpartition("\n")[0].splitlines())
+    )
+
+
+def test_names_of_one_node_have_their_own_handlers(project: Project, node: TestNode) -> None:
+    """A run that has the node under two names: what one notifies is not taken for an earlier run's debt by the other."""
+    project.write("site.yml", NAMES)
+    project.inventory(node, again=node.variables)
+    (node.files / "again.conf").write_text("v1\n")
+    with Running(project, "deploy", "site.yml", "--json") as running:
+        (node.files / "begin-n1").touch()
+        running.until(lambda: handled(running, "n1"), "the first name does not begin")
+        for name in ("begin-again", "go-again"):
+            (node.files / name).touch()
+        running.until(lambda: len(pids(node, "opsctl-run")) == 1 and handled(running, "again"), "the second name does not end")
+        (node.files / "go-n1").touch()
+        run = running.end().ok()
+    assert lines(node) == ["n1"], run.explain()
+    assert not [event for event in run.events if event["event"] in ("handlers_pending", "warning")], run.explain()
+    assert not (node.state / "handlers.json").exists()
+
+
+def test_a_name_that_is_through_leaves_the_others_debts(project: Project, node: TestNode, tmp_path: Path) -> None:
+    """Both names notify; one runs its handler, the other one's agent and controller die: the next run pays for it."""
+    project.write("site.yml", NAMES)
+    project.inventory(node, again=node.variables)
+    with Running(project, "deploy", "site.yml", "--json") as running:
+        for name in ("begin-n1", "begin-again"):
+            (node.files / name).touch()
+        running.until(lambda: handled(running, "n1") and handled(running, "again"), "the names do not begin")
+        (node.files / "go-again").touch()
+        running.until(lambda: lines(node) == ["again"], "the handler does not run")
+        wait_for(lambda: len(pids(node, "opsctl-run")) == 1, "the name that is through does not end")
+        running.kill()
+        kill_agent(node)
+    assert set(owed(project, node)) == {"restart"}
+    (node.files / "go-n1").touch()
+    run = Project(tmp_path / "fresh").deploy(NAMES, node).ok()
+    assert run.task("config")["outcome"] == "ok" and lines(node) == ["again", "n1"]
+    assert owed(project, node) == {}
     node.abandon()

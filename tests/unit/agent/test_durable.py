@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from opsctl.agent import wire
 from opsctl.agent.debts import Debts
-from opsctl.agent.runs import Home
+from opsctl.agent.runs import Home, unwritten
 from opsctl.agent.supervisor import Supervisor
 
 SEGMENT: dict[str, Any] = {"id": "r1/p0.b0/n1", "nodes": []}
@@ -67,12 +68,76 @@ def test_an_event_that_cannot_be_made_durable_is_told_all_the_same(tmp_path: Pat
 
 
 def test_a_debt_is_durable_with_its_name(tmp_path: Path, acts: list[str]) -> None:
-    debts = Debts(str(tmp_path), ("site.yml", "all"))
-    debts.owe("restart", "r1")
+    debts = debts_of(tmp_path, "r1")
+    assert debts.owe("restart")
     assert acts == ["handlers.json.new", tmp_path.name]
     del acts[:]
-    assert not debts.owe("restart", "r2") and debts.owed()["restart"]["run"] == "r1"
+    assert not debts.owe("restart") and debts.owed()["restart"]["run"] == "r1"
     assert acts == []
+    again = debts_of(tmp_path, "r2")
+    assert again.owe("restart") and again.owed()["restart"]["run"] == "r1"  # the date of the first
+    again.withdraw("restart")
+    assert again.owed()["restart"]["run"] == "r1"
+    again.paid("restart")
+    assert again.owed() == {}
+
+
+def debts_of(state: Path, run: str, host: str = "n1") -> Debts:
+    return Debts(str(state), ("site.yml", "all"), run=run, host=host)
+
+
+def test_each_name_of_a_node_has_its_own_debts(tmp_path: Path) -> None:
+    """In one run: another name's notification is neither run, nor paid, nor withdrawn here. Later all of it is the node's."""
+    one, two, later = debts_of(tmp_path, "r1", "n1"), debts_of(tmp_path, "r1", "n2"), debts_of(tmp_path, "r2", "n3")
+    assert one.owe("restart") and two.owed() == {}
+    assert two.owe("restart") and list(two.owed()) == ["restart"]
+    two.withdraw("restart")
+    assert two.owed() == {} and list(one.owed()) == ["restart"]
+    assert two.owe("restart")
+    two.paid("restart")
+    assert list(one.owed()) == ["restart"] == list(later.owed())
+    # Of an earlier run it is run by both, and what one of them notifies anew is not the other's to pay.
+    one, two = debts_of(tmp_path, "r3", "n1"), debts_of(tmp_path, "r3", "n2")
+    assert list(one.owed()) == list(two.owed()) == ["restart"]
+    assert one.owe("restart")
+    two.paid("restart")
+    assert two.owed() == {} and one.owed()["restart"]["run"] == "r3"
+    one.paid("restart")
+    assert not (tmp_path / "handlers.json").exists()
+
+
+def test_debts_that_are_written_at_once_are_all_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes while another one has read and not yet written waits for it."""
+    others: list[threading.Thread] = []
+    failed: list[BaseException] = []
+    real = os.fsync
+
+    def second() -> None:
+        try:
+            debts_of(tmp_path, "r1", "n2").owe("reload")
+        except BaseException as exc:
+            failed.append(exc)
+
+    def fsync(fd: int) -> None:
+        if not others:
+            others.append(threading.Thread(target=second))
+            others[0].start()
+            others[0].join(0.5)  # without a lock it is through by then
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    debts_of(tmp_path, "r1", "n1").owe("restart")
+    others[0].join()
+    assert failed == []
+    assert set(debts_of(tmp_path, "r2").owed()) == {"restart", "reload"}
+
+
+def test_what_could_not_be_written_is_called_by_its_cause() -> None:
+    """Only where there is no room do people hear that there is none."""
+    assert "no room" in unwritten(OSError(errno.ENOSPC, "No space left on device"))
+    assert "no room" in unwritten(OSError(errno.EDQUOT, "Disk quota exceeded"))
+    assert "cannot be written" in unwritten(OSError(errno.EACCES, "Permission denied"))
+    assert "cannot be written" in unwritten(OSError("another user could change it"))
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 64, b"\0\0", wire.pack({"t": "event"})[:-3], b"\0\0\0\x05\0\0\0\0hello"])
@@ -93,7 +158,7 @@ def test_files_that_a_crash_emptied_are_no_state(tmp_path: Path, content: str) -
     assert home.exists() and home.newer() is None and not home.finished()
     assert home.create(SEGMENT) is False
     (tmp_path / "handlers.json").write_text(content)
-    debts = Debts(str(tmp_path), ("site.yml", "all"))
+    debts = debts_of(tmp_path, "r1")
     assert debts.owed() == {}
-    debts.owe("restart", "r1")
+    debts.owe("restart")
     assert list(debts.owed()) == ["restart"]
