@@ -82,8 +82,9 @@ class RunResult:
 class Run:
     """One run of a playbook; `go` runs it.
 
-    ``sessions`` may have begun to connect already; ``masker`` learns every secret of the run. A ``ledger`` that knows
-    segments already makes this a resume. ``decide`` says what happens on the nodes when the run is interrupted here.
+    ``sessions`` may have begun to connect already, and are closed at its end; ``masker`` learns every secret of the run.
+    A ``ledger`` that knows segments already makes this a resume.
+    ``decide`` says what happens on the nodes when the run is interrupted here.
     """
 
     def __init__(
@@ -92,12 +93,11 @@ class Run:
         inventory: Inventory,
         options: DeployOptions,
         bus: Bus,
-        sessions: Sessions | None = None,
+        sessions: Sessions,
         masker: Masker | None = None,
         ledger: Ledger | None = None,
         decide: Callable[[BaseException], Decision] = without_terminal,
     ) -> None:
-        from .connect import open_sessions
         from .secrets import Masker
         from .variables import Variables
 
@@ -111,7 +111,7 @@ class Run:
         self.ledger.on_broken = self._forgetful
         self.resuming = bool(self.ledger.segments)
         self.decide = decide
-        self.sessions = sessions or open_sessions(options.host_key, options.reconnect)
+        self.sessions = sessions
         self.sessions.on_wait = self.waiting
         self.sessions.on_link = self.linked
         self.variables: Variables = Variables(playbook, inventory, options, self.masker)

@@ -46,10 +46,22 @@ class Early:
     document: Any
 
 
+def sessions(common: Common) -> Sessions:
+    """The sessions of one run, as the command line wants them. Every run's come from here."""
+    from ..connect import open_sessions
+
+    return open_sessions(
+        common.host_key or "default",
+        common.reconnect,
+        connect_timeout=common.connect_timeout,
+        ask_passphrase=ask_passphrase,
+    )
+
+
 def connect_early(path: str, inventory: Inventory, common: Common, given: Passwords) -> Early:
     """Begin to connect to the hosts of the first play: loading the rest takes as long as a handshake."""
     from ..config.peek import peek_plays
-    from ..connect import connect_early, open_sessions
+    from ..connect import connect_early
 
     def adjust(spec: ConnectionSpec) -> ConnectionSpec:
         return replace(
@@ -60,14 +72,9 @@ def connect_early(path: str, inventory: Inventory, common: Common, given: Passwo
         )
 
     peek = peek_plays(path)
-    sessions = open_sessions(
-        common.host_key or "default",
-        common.reconnect,
-        connect_timeout=common.connect_timeout,
-        ask_passphrase=ask_passphrase,
-    )
-    connect_early(sessions, inventory, peek.hosts, common.limit, common.forks, adjust)
-    return Early(sessions, peek.document)
+    opened = sessions(common)
+    connect_early(opened, inventory, peek.hosts, common.limit, common.forks, adjust)
+    return Early(opened, peek.document)
 
 
 def deploy_options(common: Common, flags: DeployFlags, given: Passwords) -> DeployOptions:
@@ -100,12 +107,12 @@ def deploy(
     inventory: Inventory,
     options: DeployOptions,
     common: Common,
-    sessions: Sessions | None = None,
+    begun: Sessions | None = None,
     resumed: RunRecord | None = None,
 ) -> int:
     """One run with its journal and renderers; gives the exit code. Errors before its start are raised.
 
-    ``sessions`` may have begun to connect; they are closed at the end. ``resumed`` is the run that goes on.
+    ``begun`` are sessions that connect already; they are closed at the end. ``resumed`` is the run that goes on.
     """
     from .. import executor
     from ..events import Bus
@@ -166,7 +173,7 @@ def deploy(
                 inventory,
                 options,
                 bus,
-                sessions=sessions,
+                sessions=begun or sessions(common),
                 masker=masker,
                 ledger=ledger,
                 decide=lambda reason: decide(reason, outlets.suspended),
@@ -208,6 +215,7 @@ def resume(run: str, common: Common, flags: DeployFlags) -> tuple[RunRecord, Com
             cause="values of -e are not kept, since they may be secret",
             hint="give the same ones again",
         )
+    common = _from_here(common)
     if begun.get("cwd") and os.path.isdir(begun["cwd"]):
         os.chdir(begun["cwd"])
     common = replace(
@@ -225,6 +233,15 @@ def resume(run: str, common: Common, flags: DeployFlags) -> tuple[RunRecord, Com
         rehearse=bool(begun.get("rehearse")),
     )
     return record, common, flags
+
+
+def _from_here(common: Common) -> Common:
+    """The options whose files are found from any working directory."""
+    return replace(
+        common,
+        inventory=tuple(os.path.abspath(source) if os.path.exists(source) else source for source in common.inventory),
+        extra=tuple("@" + os.path.abspath(one[1:]) if one.startswith("@") else one for one in common.extra),
+    )
 
 
 class _Watch:

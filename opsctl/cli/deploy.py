@@ -79,9 +79,16 @@ def command(
     if resume is not None:
         if playbook is None and os.path.isfile(resume):
             playbook, resume = resume, ""  # `--resume site.yml`: the option has taken the argument
-        if check or chosen["confirm"]:
-            raise UsageError("a run is resumed as it was begun, not with --check or --confirm")
+        given = {"check": check, "diff": diff, "limit": shared.limit, **chosen}
+        if wrong := [f"`--{name.replace('_', '-')}`" for name, value in given.items() if value]:
+            raise UsageError(
+                f"{' and '.join(sorted(wrong))}: not with `--resume`",
+                cause="a run goes on with the hosts, the tasks and the way of showing them that it was begun with",
+                hint="leave it away; or begin another run: what is true already changes nothing",
+            )
         return go_on(shared, resume, playbook, lock_wait=lock_wait, rerun=rerun, skip=skip)
+    if check and chosen["confirm"]:
+        raise UsageError("`--check` changes nothing, so that there is nothing to `--confirm`", hint="give one of the two")
     if rerun or skip:
         raise UsageError("`--rerun` and `--skip` are for interrupted tasks", hint="give `--resume` with them")
     if playbook is None:
@@ -101,13 +108,15 @@ def go_on(
     """`deploy --resume`: what is finished is not touched again, what goes on is watched again."""
     from . import _ask, _project, _runs
 
+    given = _ask.passwords(shared)
     flags = _runs.DeployFlags(lock_wait=lock_wait, rerun=rerun, skip=skip)
+    if playbook is not None:
+        playbook = os.path.realpath(playbook)
     record, shared, flags = _runs.resume(resume, shared, flags)
     path = record.info.playbook
-    if playbook is not None and os.path.realpath(playbook) != os.path.realpath(path):
+    if playbook is not None and playbook != os.path.realpath(path):
         raise UsageError(f"run `{record.info.run}` is of `{path}`, not of `{playbook}`")
     _project.must_exist(path)
-    given = _ask.passwords(shared)
     inventory = _project.load_inventory(shared, os.path.dirname(path))
     loaded = _project.load_playbook(path, shared, inventory)
     return _runs.deploy(loaded, inventory, _runs.deploy_options(shared, flags, given), shared, resumed=record)

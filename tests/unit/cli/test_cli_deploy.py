@@ -334,6 +334,92 @@ def test_confirm_asks(
     assert len(seen) == runs
 
 
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """How sessions were opened, in the order of the runs."""
+    from opsctl import connect
+
+    seen: list[Any] = []
+    real = connect.open_sessions
+
+    def open_sessions(*args: Any, **more: Any) -> Any:
+        seen.append((args, more["connect_timeout"], more["ask_passphrase"]))
+        return real(*args, **more)
+
+    monkeypatch.setattr(connect, "open_sessions", open_sessions)
+    return seen
+
+
+OPTIONS = ("--host-key", "off", "--connect-timeout", "3", "--reconnect", "5m")
+
+
+def test_what_was_confirmed_connects_as_its_check(
+    project: Path, execute: Any, opened: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both runs of `--confirm` open their sessions with every option of the command line, and can ask for a passphrase."""
+    from opsctl.cli import _ask
+
+    def play(bus: Bus, options: Any) -> int:
+        begin(bus, options)
+        return end(bus, 8 if options.check else 0)
+
+    seen = execute(play)
+    monkeypatch.setattr(_ask, "confirm", lambda *_, **__: None)
+    assert main(["deploy", "site.yml", "--confirm", *OPTIONS]) == 0
+    assert [options.check for options in seen] == [True, False]
+    assert opened == [(("off", 300.0), 3.0, _ask.ask_passphrase)] * 2
+
+
+def test_what_is_resumed_connects_as_it_is_told(
+    project: Path, opened: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`--resume` opens its sessions with the options of its own command line; files that it names lie where it is given."""
+    from opsctl.cli import _ask
+
+    class Run:
+        def __init__(self, playbook: Any, inventory: Any, options: Any, bus: Bus, **_: Any) -> None:
+            self.bus, self.options = bus, options
+
+        def go(self) -> RunResult:
+            begin(self.bus, self.options)
+            asked.append(self.options)
+            return RunResult(exit=end(self.bus, 3), hosts={"a": dict(COUNTS)}, resumable=True)
+
+    asked: list[Any] = []
+    monkeypatch.setattr(executor, "Run", Run)
+    assert main(["deploy", "site.yml", "-e", "x=one"]) == 3
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "pw").write_text("sudo-pw\n")
+    (elsewhere / "x.yml").write_text("x: one\n")
+    monkeypatch.chdir(elsewhere)
+    given = ("--become-password-file", "pw", "-e", "@x.yml", "../site.yml", *OPTIONS, "--forks", "3")
+    assert main(["deploy", "--resume", journal.runs()[0].info.run, *given]) == 3
+    assert opened[1] == (("off", 300.0), 3.0, _ask.ask_passphrase)
+    assert asked[1].become_password.reveal() == "sudo-pw" and asked[1].extra == {"x": "one"} and asked[1].forks == 3
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["--check", "--diff", "--confirm", "--rehearse", "--list-tags", "--list-tasks", "--list-hosts", "--start-at=one",
+     "--skip-tags=a", "--tags=a", "--limit=a"],
+)  # fmt: skip
+def test_what_cannot_go_with_resume_is_refused_by_name(
+    given: str, project: Path, execute: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An option that would choose other hosts, tasks or views than the run was begun with is never ignored."""
+    seen = execute(good)
+    assert main(["deploy", given, "--resume"]) == 2
+    assert f"`{given.partition('=')[0]}`: not with `--resume`" in capsys.readouterr().err
+    assert seen == []
+
+
+def test_a_check_has_nothing_to_confirm(project: Path, execute: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--check --confirm` is refused rather than one of them ignored."""
+    assert main(["deploy", "site.yml", "--check", "--confirm"]) == 2
+    assert "nothing to `--confirm`" in capsys.readouterr().err
+
+
 def test_nothing_to_confirm(project: Path, execute: Any) -> None:
     """A plan without changes is not asked about."""
     seen = execute(good)
