@@ -143,9 +143,13 @@ def sessions(given: Json) -> Json:
     }  # fmt: skip
 
 
+#: Seconds without a move in the kernel after which a process counts as stuck: whoever reads weights waits there all the time.
+STUCK = 2.0
+
+
 def processes(given: Json) -> Json:
-    """Processes that wait for the kernel (state D), and those that have a GPU open."""
-    stuck, users = [], []
+    """Processes that wait for the kernel (state D) without moving for `STUCK` seconds, and those that have a GPU open."""
+    waiting, users = {}, []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -157,14 +161,29 @@ def processes(given: Json) -> Json:
             text_of("/proc/%s/cmdline" % name, 300).replace("\0", " ").strip() or stat[stat.find("(") :].split(")")[0]
         )
         if words[0] == "D":
-            stuck.append({"pid": int(name), "command": line, "wchan": text_of("/proc/%s/wchan" % name, 100)})
+            waiting[int(name)] = (line, _waits(int(name)))
         try:
             opened = {os.readlink(fd) for fd in glob.glob("/proc/%s/fd/*" % name)}
         except OSError:
             continue
         if any(target.startswith("/dev/nvidia") for target in opened):
             users.append({"pid": int(name), "command": line, "ppid": int(words[1])})
+    if waiting:
+        time.sleep(STUCK)
+    stuck = [
+        {"pid": pid, "command": line, "wchan": text_of("/proc/%d/wchan" % pid, 100)}
+        for pid, (line, before) in waiting.items()
+        if before is not None and before == _waits(pid)
+    ]
     return {"stuck": stuck[:50], "users": users[:200]}
+
+
+def _waits(pid: int) -> Optional[List[str]]:
+    """How often a process has been taken off its CPU; None unless it waits for the kernel now."""
+    status = text_of("/proc/%d/status" % pid, 8192)
+    if not re.search(r"^State:\s+D", status, re.M):
+        return None
+    return re.findall(r"^(?:non)?voluntary_ctxt_switches:\s+(\d+)", status, re.M)
 
 
 def reading(given: Json) -> Json:

@@ -85,7 +85,11 @@ RAY = re.compile(r"\((?P<proc>raylet|gcs_server|dashboard|autoscaler|core_worker
 RAY_LOG = re.compile(
     rf"\[(?P<time>{ISO}) (?P<letter>[DIWEFC]) \d+ \d+\] (?:\((?P<proc>\w+)\) )?(?P<src>[\w./-]+:\d+): "
 )
-SGLANG = re.compile(r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)(?P<ranks>(?: [A-Z]{2,4}\d+)*)\](?: |$)")
+#: `[2025-11-20 10:00:00 TP3] `; with a level in brackets behind it, it is a logger of Python's.
+SGLANG = re.compile(
+    r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)(?P<ranks>(?: [A-Z]{2,4}\d+)*)\]"
+    rf"(?: (?!\[{_ANY_LEVEL}\])|$)"
+)
 GLOG = re.compile(
     r"\[?(?P<letter>[IWEFC])(?P<time>\d{4} \d\d:\d\d:\d\d(?:\.\d+)?)(?: +\d+)? (?P<src>[\w./<>-]+:\d+)\] ?"
 )

@@ -26,7 +26,13 @@ _BLANK = frozenset(" \t")
 _GROUP = re.compile(r" *\+? *Exception Group $")
 _HEAD_ENDS = frozenset({":", ""})
 #: What no logger of Python writes with a prefix of its own: it belongs to a program whose lines are passed on.
-_FOREIGN = re.compile(r'Traceback \(most recent call last\):$| +File "[^"]+", line \d|NVRM: |\[ *\d+\.\d{6}\] |usage: ')
+_FOREIGN = re.compile(
+    r'Traceback \(most recent call last\):$| +File "[^"]+", line \d|NVRM: |\[ *\d+\.\d{6}\] |usage: '
+    r"|(?:docker: )?Error response from daemon: |OCI runtime |NVIDIA-SMI has failed |Failed to initialize NVML: "
+    r"|[\w./-]+(?: [\w-]+)?: error: (?:unrecognized arguments|argument |the following arguments|ambiguous option)"
+    r"|(?:/(?:usr/)?bin/)?(?:ba|da|z)?sh: (?:line )?\d+: |(?:ba|z)sh: "
+    r"|Fatal Python error: |terminate called |Segmentation fault"
+)
 _SHAPE = re.compile(r"\d+")
 _REPEATED = re.compile(r" \[repeated (\d+)x across cluster\].*$")
 

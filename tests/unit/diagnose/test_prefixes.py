@@ -6,6 +6,10 @@ import pytest
 
 from opsctl.diagnose.prefixes import Splitter
 from opsctl.diagnose.records import Reader
+from opsctl.diagnose.scan import Matcher
+from opsctl.diagnose.signatures import load_signatures
+from opsctl.diagnose.verdict import judge
+from tests.unit.diagnose.wrappings import WRAPPINGS
 
 LINES = [
     ("vllm-1  | INFO 11-18 18:06:50 api_server.py:528] hello", "vllm-1", "", "info", "hello"),
@@ -81,3 +85,24 @@ def test_carriage_returns_and_numbers() -> None:
 def test_any_bytes_are_a_record(raw: bytes) -> None:
     """No line can fail."""
     assert Reader().feed(1, raw)
+
+
+@pytest.mark.parametrize("logger", ["loguru", "pylog", "pylog2", "brackets", "klog"])
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ('docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].',
+         "docker-no-gpu-driver"),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", "driver-not-communicating"),
+        ("Failed to initialize NVML: Driver/library version mismatch", "driver-library-mismatch"),
+        ("bash: vllm: command not found", "exec-not-found"),
+        ("vllm serve: error: unrecognized arguments: --foo", "cli-invalid-choice"),
+    ],
+)  # fmt: skip
+def test_a_logger_that_passes_on_one_line(line: str, name: str, logger: str) -> None:
+    """The level of a logger says nothing about what another program said, even if that is the only line there is."""
+    wrapped = WRAPPINGS[logger](1, line) if logger in WRAPPINGS else f"[2025-11-03 10:22:00,123] [INFO] {line}"
+    analysis = Matcher(load_signatures()).analysis()
+    reader = Reader("log")
+    analysis.feed_all(reader.feed(1, wrapped.encode()))
+    assert [finding.id for finding in judge(analysis, "log").findings] == [name]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from functools import lru_cache
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from opsctl.agent import probes_host
 from opsctl.agent.probes import Running, table
 from opsctl.diagnose import xids
 from opsctl.diagnose.gpus import Gpu, gpus, product, summary
@@ -19,6 +22,7 @@ from opsctl.diagnose.report import Finding
 from opsctl.diagnose.seen import Seen
 from opsctl.diagnose.signatures import load_signatures
 from tests.support.gpunode import NEW_FIELDS, PRODUCTS, answer_of, stand_in
+from tests.support.running import wait_for
 
 NOW = 1_796_000_000.0
 SIGNATURES = load_signatures()
@@ -249,6 +253,30 @@ def test_xids_escalate_and_fade() -> None:
     assert [one.id for one in both] == ["gpu-ecc-uncorrectable"]
     obey = found(kernel(at(5, f"{XID}154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)")))
     assert obey[0].severity == "fatal" and "reboot" in obey[0].fix
+
+
+#: Waits in state D, as whoever starts a program waits until that has begun: a step of the start opens a pipe.
+HELD = """
+import os, sys
+while True:
+    os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])
+    os.wait()
+"""
+
+
+def test_only_who_does_not_move_is_stuck(tmp_path: Path) -> None:
+    """A process that waits in the kernel again and again, as one that reads weights does, works; one that stays there is stuck."""
+    os.mkfifo(tmp_path / "pipe")
+    held, busy = (subprocess.Popen([sys.executable, "-c", HELD, str(where)]) for where in (tmp_path / "pipe", "/dev/null"))
+    try:
+        wait_for(lambda: "State:\tD" in Path(f"/proc/{held.pid}/status").read_text(), "the process does not wait")
+        stuck = {one["pid"] for one in probes_host.processes({})["stuck"]}
+    finally:
+        os.close(os.open(tmp_path / "pipe", os.O_RDWR))
+        for process in (held, busy):
+            process.kill()
+            process.wait()
+    assert held.pid in stuck and busy.pid not in stuck
 
 
 def test_the_host() -> None:
