@@ -281,7 +281,7 @@ class HostRun:
                 self.state.error = OpsError(error["what"], cause=error.get("cause"), host=self.host)
                 emit("host_failed", host=self.host, error=self.state.error.as_dict())
             else:
-                self.state.facts = kept(body["facts"]) if again else body["facts"]
+                self.state.learn(kept(body["facts"]) if again else body["facts"])
                 emit("host_facts", host=self.host, duration_s=body.get("duration_s", 0.0))
         elif kind == "password_refused":
             self.run.refused.add(self.host)
@@ -345,7 +345,7 @@ class HostRun:
             label = f"`{task.name}`" if task.name is not None else task.id
             known[task.register] = Unknown(label) if unknown else body.get("result")
         if body.get("facts"):
-            self.state.facts = body["facts"]
+            self.state.learn(body["facts"])
         known.update(body.get("set") or {})
         if task is not None and task.run_once is not False:
             answer: Body = {

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .agent.values import learned
 from .errors import OpsError
 from .model import Host
 
@@ -32,6 +33,10 @@ class HostState:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
     session: Session | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def learn(self, facts: Mapping[str, Any]) -> None:
+        """Take what the node says of itself. All facts at once replace what was known: nothing old stays beside them."""
+        self.facts = dict(facts) if "ansible_facts" in facts else learned(self.facts or {}, facts)
 
     @property
     def out(self) -> bool:

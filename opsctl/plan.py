@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .agent.expr import Engine
-from .agent.values import ExprError, Template, UnknownValue, dynamic, lift, to_wire
+from .agent.values import ExprError, Template, UnknownValue, bare, dynamic, lift, to_wire
 from .model import Block, Node, Play, Task, walk
 from .plantask import TaskBuilder, Written, written
 from .tasks.base import Files, Kind, TreeEntry
@@ -23,6 +23,7 @@ from .tasks.base import Files, Kind, TreeEntry
 #: Names that only the controller can give while the play runs; the node asks for them.
 ASKED = frozenset({"hostvars"})
 _PLACES = re.compile(r', "at": \["(?:[^"\\]|\\.)*", \d+, \d+\]')
+_WORD = re.compile(r"\w+")
 #: Set on the node by a `rescue`.
 RESCUED = frozenset({"ansible_failed_task", "ansible_failed_result"})
 
@@ -234,9 +235,9 @@ class Builder:
         self.facts_used: set[str] = set()
         self.number = 0
         self.blobs: dict[str, dict[str, Any]] = {}
-        facts = planner.fact_names if context.facts is None else frozenset()
         defined = {*context.low, *context.play, *context.extra}
-        self.facts = facts - defined
+        #: Facts that nobody has asked this node for yet.
+        self.facts = planner.fact_names - {*(context.facts or ()), *defined}
         self.runtime = planner.results | self.facts
         self._no_facts: dict[str, Any] = {}
         # With the layers, so that their ids stay theirs.
@@ -247,7 +248,9 @@ class Builder:
         nodes = [self._node(node, False) for node in self.p.nodes]
         handlers = [self._task(handler, False) for handler in play.handlers]
         context = self.context
-        gather = bool(self.facts_used) or (play.gather_facts is True and context.facts is None)
+        want = set(self.facts_used)
+        if play.gather_facts is True and "ansible_facts" not in (context.facts or ()):
+            want.add("ansible_facts")
         body: dict[str, Any] = {
             "v": 1,
             "id": segment_id,
@@ -255,11 +258,11 @@ class Builder:
             "host": context.name,
             "check": options.check,
             "diff": options.diff,
-            "facts": gather,
+            "facts": bool(want),
             "nodes": nodes,
         }
-        if gather and play.gather_facts is not True:
-            body["want_facts"] = sorted(self.facts_used)
+        if want:
+            body["want_facts"] = sorted(want)
         if handlers:
             body["handlers"] = handlers
         if play.force_handlers:
@@ -299,7 +302,7 @@ class Builder:
     def _closure(self, value: Any, layers: Sequence[Mapping[str, Any]]) -> set[str]:
         """All names that evaluating ``value`` may touch, through the variables that it names."""
         seen: set[str] = set()
-        open_names = list(self.engine.names(value))
+        open_names = self._names(value)
         while open_names:
             name = open_names.pop()
             if name in seen:
@@ -310,12 +313,20 @@ class Builder:
             for layer in reversed(layers):
                 if name in layer:
                     try:
-                        open_names += self.engine.names(layer[name])
+                        open_names += self._names(layer[name])
                     except ExprError:
                         # A broken variable is reported when it is evaluated, with its place.
                         pass
                     break
         return seen
+
+    def _names(self, value: Any) -> list[str]:
+        """The free names of ``value``, and those of facts that it takes out of `ansible_facts`, without their prefix."""
+        names = list(self.engine.names(value))
+        if "ansible_facts" in names:
+            words = {word for text in _texts(value) for word in _WORD.findall(text)}
+            names += [name for name in self.p.fact_names if bare(name) in words]
+        return names
 
     def _later(self, value: Any, layers: Sequence[Mapping[str, Any]], extra: frozenset[str] = frozenset()) -> bool:
         """Whether ``value`` can only be evaluated on the node."""
@@ -334,7 +345,7 @@ class Builder:
         """Finds the words that may lead to a value of the node: its names, and variables whose text has such a word."""
         key = tuple(map(id, layers))
         if key not in self._suspects:
-            words = {*self.runtime, "vars"}
+            words = {*self.runtime, "vars", "ansible_facts"}
             texts = [(name, text) for layer in layers for name, value in layer.items() for text in _texts(value)]
             pattern = _words(words)
             while True:

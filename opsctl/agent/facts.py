@@ -12,6 +12,7 @@ import time
 from . import facts_hardware as hardware
 from . import facts_network as network
 from . import procfs
+from .values import bare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 def gather(want: Optional[Iterable[str]] = None) -> Facts:
     """Facts by variable name (`ansible_hostname`); `ansible_facts` holds them all without the prefix.
 
-    ``want`` are the names that are used; None means all but the GPUs, which ask a program. A collector that fails
-    leaves its names out.
+    ``want`` are the names that are used; None or `ansible_facts` means all but the GPUs: for them a program is asked,
+    which can take seconds, so they must be named. A collector that fails leaves its names out.
     """
     wanted = None if want is None else set(want)
     everything = wanted is None or "ansible_facts" in wanted
     out: Facts = {}
-    bare: Facts = {}
+    whole: Facts = {}
     for collect, names in _COLLECTORS:
         asked = wanted is not None and any(_public(name) in wanted for name in names)
         if not asked and (not everything or collect is hardware.gpus):
@@ -40,20 +41,26 @@ def gather(want: Optional[Iterable[str]] = None) -> Facts:
         except Exception:  # a node may hide parts of /proc; what is left is still of use
             continue
         for name, value in found.items():
-            bare[_bare(name)] = value
+            whole[bare(_public(name))] = value
             if everything or (wanted is not None and _public(name) in wanted):
                 out[_public(name)] = value
     if everything:
-        out["ansible_facts"] = bare
+        out["ansible_facts"] = whole
     return out
+
+
+def matching(patterns: Iterable[str]) -> List[str]:
+    """The names of single facts that shell patterns mean; these may leave the prefix out, as in Ansible."""
+    import fnmatch
+
+    return [
+        name for name in FACT_NAMES if name != "ansible_facts"
+        and any(fnmatch.fnmatch(name, one) or fnmatch.fnmatch(bare(name), one) for one in patterns)
+    ]  # fmt: skip
 
 
 def _public(name: str) -> str:
     return name if name.startswith("opsctl_") else "ansible_" + name
-
-
-def _bare(name: str) -> str:
-    return name[len("opsctl_") :] if name.startswith("opsctl_") else name
 
 
 # Host and system
@@ -318,4 +325,4 @@ _COLLECTORS: Tuple[Tuple[Callable[[], Facts], Dict[str, str]], ...] = (
 FACT_NAMES: Dict[str, str] = {
     _public(name): meaning for _, names in _COLLECTORS for name, meaning in names.items()
 }
-FACT_NAMES["ansible_facts"] = "all facts in one mapping, without the prefix"
+FACT_NAMES["ansible_facts"] = "all facts in one mapping, without the prefix; GPUs only where `gpus` is named"

@@ -17,7 +17,7 @@ from .kinds import Fail
 from .loops import loop
 from .outcome import Report, failure
 from .taint import Taint
-from .values import ExprError, Unknown, UnknownValue, from_wire, kept
+from .values import ExprError, Unknown, UnknownValue, from_wire, kept, learned
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Runner:
         """Everything, to the last event `segment_finished`."""
         ok, ended = True, False
         self.handlers.recall()
-        if self.segment.get("facts") and not self.facts:
+        if self.segment.get("facts"):
             ok = self._gather()
         try:
             ok = ok and self._nodes(self.segment["nodes"], False)
@@ -90,13 +90,9 @@ class Runner:
             error = failure("the facts of the node could not be gathered", done)
             self.services.emit({"ev": "facts", "error": error, "duration_s": time.monotonic() - begun})
             return False
-        self._learn(done["result"].get("ansible_facts") or {})
+        self.facts = learned(self.facts, done["result"].get("ansible_facts") or {})
         self.services.emit({"ev": "facts", "facts": self.facts, "duration_s": round(time.monotonic() - begun, 3)})
         return True
-
-    def _learn(self, facts: Mapping[str, Any]) -> None:
-        known = {**self.facts.get("ansible_facts", {}), **(facts.get("ansible_facts") or {})}
-        self.facts = {**self.facts, **facts, "ansible_facts": known}
 
     def _nodes(self, nodes: Sequence[Dict[str, Any]], rescuable: bool) -> bool:
         for node in nodes:
@@ -174,7 +170,7 @@ class Runner:
             self.set[task["register"]] = kept(event["result"])
         self.set.update(kept(event.get("set") or {}))
         if event.get("facts"):
-            self.facts = kept(event["facts"])
+            self.facts = learned(self.facts, kept(event["facts"]))
         for handler_id in event.get("notified") or []:
             self.handlers.notified[handler_id] = 0.0
         if event["outcome"] == "rescued":
@@ -215,14 +211,13 @@ class Runner:
                 self.set[name] = Unknown(label(task))
         elif name and result is not None:
             self.set[name] = result
-        learned = final.pop("learned", None)
-        if learned:
+        new = final.pop("learned", None)
+        if new:
             if task["kind"] == "setup":
-                self._learn(learned)
-                final["facts"] = self.facts
+                final["facts"] = self.facts = learned(self.facts, new)
             else:
-                self.set.update(learned)
-                final["set"] = learned
+                self.set.update(new)
+                final["set"] = new
         if outcome == "failed":
             try:
                 if self.engine.evaluate(from_wire(task.get("ignore_errors", False)), scope) is True:
@@ -267,6 +262,8 @@ class Runner:
                 }
         report.begin(scope, self.engine)
         args, types = self._args(task, scope)
+        if task["kind"] == "setup" and not args.get("filter"):
+            args["want"] = ["ansible_facts", *self.facts]  # what was asked for by name (GPUs) must not grow old
         request: Dict[str, Any] = {
             "kind": task["kind"],
             "args": args,

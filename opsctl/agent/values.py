@@ -125,6 +125,24 @@ def kept(value: Any) -> Any:
     return value
 
 
+def bare(fact: str) -> str:
+    """The name of a fact in `ansible_facts`: `hostname` of `ansible_hostname`, `gpus` of `opsctl_gpus`."""
+    return fact.partition("_")[2]
+
+
+def learned(known: Mapping[str, Any], new: Mapping[str, Any]) -> Dict[str, Any]:
+    """The facts ``known`` with ``new`` ones over them.
+
+    `ansible_facts` is among them once all were gathered, and then says of each what its own name says.
+    """
+    out = {**known, **new}
+    lost = [name for part in (known, new) for name in getattr(part, "lost", ()) if name not in out]
+    if "ansible_facts" in out:
+        own = {bare(name): value for name, value in out.items() if name != "ansible_facts"}
+        out["ansible_facts"] = Partial(own, list(map(bare, lost))) if lost else own
+    return Partial(out, lost) if lost else out
+
+
 class Template:
     """A string with Jinja2 in it, and where it was written."""
 

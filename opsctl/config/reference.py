@@ -161,7 +161,12 @@ def _inventory() -> str:
             "## Variables that opsctl sets",
             _advice(MAGIC, "variable", "meaning"),
             "## Facts",
-            "Gathered when an expression uses one, or with `gather_facts: yes`. Others of Ansible's facts are errors.",
+            _text(
+                "Each play gathers those that its expressions use and that are not known yet, and all with",
+                "`gather_facts: yes`. For GPUs a program is asked, so they are gathered only where a name of theirs is",
+                "used: `opsctl_gpus` or `ansible_facts.gpus`, a `setup` with a filter that fits, `opsctl facts`.",
+                "Others of Ansible's facts are errors.",
+            ),
             _advice(FACT_NAMES, "fact", "meaning"),
             "## Host patterns",
             _text(

@@ -61,7 +61,9 @@ class SetupArgs(Args):
 
     gather_subset: CommaList | None = arg("Accepted; what is gathered follows from the names that are used.", None)
     gather_timeout: Int | None = arg("Accepted; facts are gathered in milliseconds.", None)
-    filter: CommaList | None = arg("Patterns of the names that are wanted in the result, such as `ansible_mem*`.", None)
+    filter: CommaList | None = arg(
+        "Patterns of the names that are wanted, such as `ansible_mem*`; only those are gathered, GPUs among them.", None
+    )
 
 
 KINDS: dict[str, Any] = {

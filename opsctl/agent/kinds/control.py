@@ -83,17 +83,8 @@ class Setup(_Pure):
     def probe(self, args: Args, node: Node) -> Dict[str, Any]:
         from .. import facts
 
-        found = facts.gather(args.get("want"))
         patterns = args.get("filter")
-        if patterns:
-            import fnmatch
-
-            found = {
-                name: value
-                for name, value in found.items()
-                if any(fnmatch.fnmatch(name, one) or fnmatch.fnmatch("ansible_" + name, one) for one in patterns)
-            }
-        return {"facts": found}
+        return {"facts": facts.gather(facts.matching(patterns) if patterns else args.get("want"))}
 
     def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
         return {"ansible_facts": seen["facts"]}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from opsctl.agent import facts, process, procfs
+from opsctl.agent.values import ExprError, kept, learned
 
 GPUS = ("opsctl_gpus", "opsctl_gpus_error")
 
@@ -124,6 +125,48 @@ def test_gpus_are_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.Monke
     program.write_text("#!/bin/sh\necho 'No devices were found'; exit 6\n")
     found = facts.gather({"opsctl_gpus", "opsctl_gpus_error"})
     assert found["opsctl_gpus"] == [] and "exit status 6: No devices were found" in found["opsctl_gpus_error"]
+
+
+def test_a_node_without_nvidia_smi_has_no_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty list, and the reason; not an undefined name."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = facts.gather({"ansible_facts", "opsctl_gpus"})
+    assert found["opsctl_gpus"] == found["ansible_facts"]["gpus"] == [] and "not found" in found["opsctl_gpus_error"]
+
+
+def test_patterns_mean_single_facts() -> None:
+    """With the prefix or without it, as in Ansible; never the mapping of all."""
+    assert facts.matching(["ansible_hostname", "mem*_mb"]) == [
+        "ansible_hostname", "ansible_memtotal_mb", "ansible_memfree_mb", "ansible_memory_mb",
+    ]  # fmt: skip
+    assert facts.matching(["gpus"]) == ["opsctl_gpus"] and facts.matching(["nothing"]) == []
+    assert set(facts.matching(["ansible_*"])).isdisjoint(GPUS)
+    assert set(facts.matching(["*"])) == set(facts.FACT_NAMES) - {"ansible_facts"}
+
+
+def test_learned_facts_lie_over_those_before() -> None:
+    """`ansible_facts` is there once all were gathered, and never says anything else than the facts' own names."""
+    assert learned({"ansible_hostname": "a"}, {"opsctl_gpus": []}) == {"ansible_hostname": "a", "opsctl_gpus": []}
+    whole = {"ansible_hostname": "a", "ansible_facts": {"hostname": "a"}}
+    assert learned(whole, {"ansible_hostname": "b", "opsctl_gpus": [1]}) == {
+        "ansible_hostname": "b", "opsctl_gpus": [1], "ansible_facts": {"hostname": "b", "gpus": [1]},
+    }  # fmt: skip
+    assert learned({"opsctl_gpus": [1]}, whole) == {
+        "ansible_hostname": "a", "opsctl_gpus": [1], "ansible_facts": {"hostname": "a", "gpus": [1]},
+    }  # fmt: skip
+
+
+def test_learned_facts_keep_their_gaps() -> None:
+    """What a ledger did not keep is an error that says so, until it is gathered again."""
+    gap: dict[str, Any] = {"$l": None}
+    known = learned(kept({"ansible_env": gap, "ansible_facts": {"env": gap}}), {"ansible_hostname": "a"})
+    assert known["ansible_hostname"] == known["ansible_facts"]["hostname"] == "a"
+    for facts_, name in ((known, "ansible_env"), (known["ansible_facts"], "env")):
+        with pytest.raises(ExprError, match="was secret"):
+            facts_[name]
+    assert learned(known, {"ansible_env": {}}) == {
+        "ansible_hostname": "a", "ansible_env": {}, "ansible_facts": {"hostname": "a", "env": {}},
+    }  # fmt: skip
 
 
 def test_a_driver_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
