@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from .agent.values import ExprError, from_wire, lift, to_wire
 from .errors import OpsError, TaskFailed
+from .hosts import HostState
 from .plantask import prepared
 
 if TYPE_CHECKING:
     from .batch import Batch
     from .config.connection import ConnectionSpec
     from .executor import Run
-    from .hosts import HostState
     from .playrun import PlayRun
 
 
@@ -94,8 +94,6 @@ class Answers:
             return list(self.run.inventory.hosts)
         known = self.run.states.get(host)
         if known is None:
-            from .hosts import HostState
-
             found = self.run.variables.host(host)
             known = HostState(found, self.run.variables.connection(found))
         return _data(self.run.variables.all_of(self.play.play, known))
@@ -116,8 +114,14 @@ class Answers:
         target = data["to"]
         variables = self.run.variables
         host = variables.host(str(target))
-        spec = variables.connection(host)
+        spec = variables.connection_in(
+            self.play.play, HostState(host, variables.connection(host)), delegated=True
+        )
         request = data["request"]
+        kind = self.play.planner.kinds(request["kind"])
+        if kind is not None and spec.shell_executable is not None:
+            own = {name: spec.shell_executable for name, _ in kind.host_defaults}
+            request = {**request, "args": {**own, **request["args"]}}
         node: dict[str, Any] = {
             "id": task_id,
             "kind": request["kind"],

@@ -136,13 +136,13 @@ def _leading_raw(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 #: Runs a command line that comes on standard input: the arguments of a process are seen by everybody on the node.
-_UNSEEN = "/bin/sh -c " + shlex.quote('opsctl_line=$(cat) && exec </dev/null && eval "$opsctl_line"')
+_UNSEEN = shlex.quote('opsctl_line=$(cat) && exec </dev/null && eval "$opsctl_line"')
 
 
 def _raw(host_run: HostRun, session: Session, task: dict[str, Any]) -> bool:
     """One `raw` task through the login shell; False if it failed and may not. Raises AgentDied when it is cut off."""
     began = time.monotonic()
-    command = _UNSEEN
+    command = f"{shlex.quote(task['args'].get('executable') or '/bin/sh')} -c {_UNSEEN}"
     if task.get("become"):
         command = f"test $(id -u) = 0 && exec {command}; exec sudo -n -u {shlex.quote(task['become'])} -- {command}"
     exports = [f"export {name}={shlex.quote(value)}\n" for layer in task.get("env", ()) for name, value in layer.items()]

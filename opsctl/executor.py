@@ -134,10 +134,12 @@ class Run:
         for name in names:
             host = self.variables.host(name)
             self.states[name] = HostState(host, self.variables.connection(host))
-        if not self.resuming:
-            first = next((self.hosts[play.index] for play in plays if self.hosts[play.index]), [])
-            for name in first[: self.options.forks]:
-                self.sessions.prefetch(self.states[name].spec)
+        first = next((play for play in plays if self.hosts[play.index]), None)
+        if first is not None:
+            for index, name in enumerate(self.hosts[first.index]):
+                self.states[name].spec = self.variables.connection_in(first, self.states[name])
+                if not self.resuming and index < self.options.forks:
+                    self.sessions.prefetch(self.states[name].spec)
         started = False
         try:
             for play in plays:

@@ -19,7 +19,7 @@ from . import __version__, findings
 from .agent.values import Unknown, kept
 from .asks import Answers
 from .batch import Batch
-from .errors import ConnectError, Interrupted, OpsError, TaskFailed, UsageError, lock_held
+from .errors import ConnectError, HostKeyChanged, Interrupted, OpsError, TaskFailed, UsageError, lock_held
 from .hosts import HostState, task_error
 from .ledger import VALUES
 from .model import Task
@@ -70,6 +70,14 @@ class HostRun:
             self.batch.leave(self.host, self.state.out)
 
     def _lost(self, exc: ConnectError) -> None:
+        if self.play.play.ignore_unreachable and self.state.session is None and not isinstance(exc, HostKeyChanged):
+            # Nothing was begun there. (After a link that broke, the node may still be at work.)
+            self._event({"ev": "segment_finished", "ok": True})
+            self.run.sessions.again(self.state)
+            self.state.counts["ignored"] += 1
+            text = "; ".join(part for part in (exc.what, exc.cause) if part)
+            self.run.bus.emit("warning", host=self.host, message=f"{text}; the play has `ignore_unreachable`")
+            return
         self.state.unreachable, self.state.error = True, exc
         self.state.counts["unreachable"] += 1
         self.run.bus.emit("host_unreachable", host=self.host, error=exc.as_dict())

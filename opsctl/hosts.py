@@ -91,6 +91,7 @@ class Sessions:
 
     def prefetch(self, spec: ConnectionSpec) -> Opening:
         """Begin to connect, without waiting: imports, parsing and planning overlap with the handshake."""
+        spec = spec.link
         with self._lock:
             known = self._opening.get(spec.name)
             if known is None or known[0] != spec:
@@ -99,6 +100,24 @@ class Sessions:
                 self._all.append(session)
                 known = self._opening[spec.name] = (spec, Opening(session))
             return known[1]
+
+    def turn(self, state: HostState, spec: ConnectionSpec) -> bool:
+        """From here on the host is reached as ``spec`` says. True if that is another link: the one of before is
+        closed, so that what it held on its node (the lock) is free."""
+        with state.lock:
+            same = spec.link == state.spec.link
+            state.spec = spec
+            if same:
+                return False
+            old, state.session = state.session, None
+        if old is not None:
+            threading.Thread(target=_close, args=(old,), name="opsctl-close", daemon=True).start()
+        return True
+
+    def again(self, state: HostState) -> None:
+        """Forget that a host could not be reached: the next `get` tries it anew."""
+        with self._lock:
+            self._opening.pop(state.spec.name, None)
 
     def get(self, state: HostState) -> Session:
         """The open session of a host. Raises ConnectError."""

@@ -56,7 +56,6 @@ class Task:
     changed_when: tuple[Any, ...] | None = None
     failed_when: tuple[Any, ...] | None = None
     ignore_errors: Any = False
-    ignore_unreachable: Any = False
     check_mode: bool | None = None
     diff: bool | None = None
     no_log: Any = False
@@ -98,6 +97,7 @@ class Play:
     serial: tuple[Any, ...] = ()
     max_fail_percentage: Any = None
     any_errors_fatal: bool = False
+    ignore_unreachable: bool = False
     force_handlers: bool = False
     remote_user: Any = None
     connection: str | None = None

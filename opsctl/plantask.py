@@ -285,6 +285,9 @@ class TaskBuilder:
             told = self.b.p.written(self.task, kind)
         except BadArgs as exc:
             raise self._bad(exc) from None
+        own = self._host_defaults(kind, told)
+        if own:
+            told = Written({**told.known, **own}, told.open)
         if told.wire is not None:
             return dict(told.wire), {}
         known = dict(told.known)
@@ -317,6 +320,17 @@ class TaskBuilder:
         if kind.prepare is None and not told.open:
             told.wire = dict(out)
         return out, extra
+
+    def _host_defaults(self, kind: Kind, told: Written) -> dict[str, Any]:
+        """Arguments that were not written and that a variable of the host gives."""
+        if self.out.get("delegate_to", self.b.context.name) != self.b.context.name:
+            return {}  # it is the other host's to say (`asks`)
+        values = {
+            name: self._now(self.scope.raw(variable), variable)
+            for name, variable in kind.host_defaults
+            if name not in told.known and name not in told.open and variable in self.scope
+        }
+        return {name: value for name, value in values.items() if value is not None}
 
     def _waits(self, value: Any, scope: Scope, known: dict[str, Any], name: str) -> bool:
         """Puts an argument that can be evaluated here into ``known``; True if it must wait for the node."""

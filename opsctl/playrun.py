@@ -74,9 +74,12 @@ class PlayRun:
             run.bus.emit("warning", message=self._nobody())
         for task in (*walk(play.nodes), *play.handlers):
             run.tasks[task.id] = task
+        for host in self.hosts:
+            self._turn(host)
         for index, hosts in enumerate(self.batches):
             for host in hosts:
-                self._plan_late(host, index)
+                if not run.states[host].out:
+                    self._plan_late(host, index)
             self._batch([host for host in hosts if not run.states[host].out])
             if run.stopped is not None or run.left:
                 break
@@ -100,16 +103,32 @@ class PlayRun:
             " after --limit" if run.options.limit else ""
         )
 
+    def _turn(self, host: str) -> None:
+        """Reach the host as this play says from here on. Another user or machine has other facts (they are kept where
+        the play wants none gathered, as in Ansible), and another sudo password."""
+        run = self.owner
+        state = run.states[host]
+        try:
+            if run.sessions.turn(state, run.variables.connection_in(self.play, state)):
+                run.refused.discard(host)
+                if self.play.gather_facts is not False:
+                    state.facts = None
+        except OpsError as exc:
+            self._fail(host, exc)
+
+    def _fail(self, host: str, exc: OpsError) -> None:
+        state = self.owner.states[host]
+        state.failed, state.error = True, exc
+        if exc.span is None:
+            exc.span = self.play.span
+        self.owner.bus.emit("host_failed", host=host, error=exc.as_dict())
+
     def _plan_late(self, host: str, index: int) -> None:
         """Plan a host when its turn comes; what is wrong then is that host's failure."""
-        state = self.owner.states[host]
         try:
             self._segment(host, index)
         except OpsError as exc:
-            state.failed, state.error = True, exc
-            if exc.span is None:
-                exc.span = self.play.span
-            self.owner.bus.emit("host_failed", host=host, error=exc.as_dict())
+            self._fail(host, exc)
 
     def _batch(self, hosts: list[str]) -> None:
         from .hostrun import HostRun

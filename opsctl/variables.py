@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from .agent.expr import Scope
 from .agent.values import ExprError, Lazy, UnknownValue, lift
-from .config.connection import ConnectionSpec, connection_of
-from .config.source import SecretRef
+from .config.connection import ConnectionSpec, check_play_variables, connection_of, layered, of_connection
+from .config.source import Map, SecretRef
 from .config.templates import Templates, locate
 from .config.vars import groups_of, layers_for, load_vars_files, magic_vars
 from .errors import ConfigError, OpsError
@@ -51,7 +51,8 @@ class Variables:
         self.extra = self._lift(options.extra)
         self._groups = groups_of(inventory)
         self._low: dict[str, dict[str, Any]] = {}
-        self._play_vars: dict[tuple[Any, ...], dict[str, Any]] = {}  # by the play's number and its files
+        self._play_vars: dict[tuple[Any, ...], tuple[dict[str, Any], Map]] = {}  # by the play's number and its files
+        self._specs: dict[str, ConnectionSpec] = {}  # of hosts, without any play
         folder = default_folder(os.environ)
         self.templates = Templates(
             os.path.dirname(playbook.path),
@@ -94,7 +95,31 @@ class Variables:
 
     def connection(self, host: Host) -> ConnectionSpec:
         """How to reach a host, with what the command line says on top."""
-        scope = self.scope(HostContext(host.name, self.low(host), extra=self.extra))
+        with self._lock:
+            if host.name not in self._specs:
+                context = HostContext(host.name, self.low(host), extra=self.extra)
+                self._specs[host.name] = self._connection(host, {}, {}, context)
+            return self._specs[host.name]
+
+    def connection_in(self, play: Play, state: HostState, *, delegated: bool = False) -> ConnectionSpec:
+        """How to reach a host in a play, whose keywords and variables may say something about it. Of the keywords
+        only `remote_user` is meant for hosts that tasks are ``delegated`` to."""
+        keywords: dict[str, Any] = {"remote_user": play.remote_user}
+        if not delegated:
+            keywords.update(connection=play.connection, port=play.port)
+        keywords = Map(play.span, {word: value for word, value in keywords.items() if value is not None})
+        if not keywords and not play.vars_files and not any(str(name).startswith("ansible_") for name in play.vars):
+            return self.connection(state.host)
+        context = self.context(play, state)
+        _, variables = self._play(play, context)
+        if not keywords and not variables:
+            return self.connection(state.host)
+        return self._connection(state.host, keywords, variables, context)
+
+    def _connection(
+        self, host: Host, keywords: Mapping[str, Any], variables: Mapping[str, Any], context: HostContext
+    ) -> ConnectionSpec:
+        scope = self.scope(context)
 
         def render(value: Any) -> Any:
             if isinstance(value, SecretRef):
@@ -105,7 +130,8 @@ class Variables:
                 raise locate(exc, host.span or _nowhere(host.name)) from None
 
         extra = {name: value for name, value in self.options.extra.items() if name.startswith(("ansible_", "opsctl_"))}
-        spec = connection_of(host, render, values={**host.vars, **extra} if extra else None)
+        values = layered(host.vars, keywords, variables, extra) if keywords or variables or extra else None
+        spec = connection_of(host, render, values=values)
         options = self.options
         for password in (spec.password, spec.become_password):
             if password is not None and self.masker is not None:
@@ -158,14 +184,15 @@ class Variables:
                 self._low[host.name] = merged
             return self._low[host.name]
 
-    def _play(self, play: Play, context: HostContext) -> dict[str, Any]:
-        """The play's `vars` and `vars_files`. Which files those are may be another thing for each host."""
+    def _play(self, play: Play, context: HostContext) -> tuple[dict[str, Any], Map]:
+        """The play's `vars` and `vars_files`, and the connection variables among them as they were written. Which
+        files those are may be another thing for each host."""
         with self._lock:
             if (play.index,) not in self._play_vars:
-                self._play_vars[(play.index,)] = self._lift(play.vars)
-            own = self._play_vars[(play.index,)]
+                self._play_vars[(play.index,)] = (self._lift(play.vars), of_connection(play.vars))
+            own, link = self._play_vars[(play.index,)]
             if not play.vars_files:
-                return own
+                return own, link
             scope = self.scope(replace(context, play=own))
 
             def render(raw: Any) -> Any:
@@ -176,7 +203,11 @@ class Variables:
                 out = dict(own)
                 for _, values in load_vars_files(play, self.playbook.path, render):
                     out.update(self._lift(values))
-                self._play_vars[key] = out
+                    problems = check_play_variables(values)
+                    if problems:
+                        raise problems[0]
+                    link = layered(link, {}, of_connection(values))
+                self._play_vars[key] = (out, link)
             return self._play_vars[key]
 
     def context(
@@ -210,7 +241,7 @@ class Variables:
             extra={**self.extra, **magic},
             facts=state.facts,
         )
-        return replace(context, play=self._play(play, context))
+        return replace(context, play=self._play(play, context)[0])
 
     def scope(self, context: HostContext) -> Scope:
         """The names of a host outside of any task."""

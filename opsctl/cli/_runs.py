@@ -73,7 +73,8 @@ def connect_early(path: str, inventory: Inventory, common: Common, given: Passwo
 
     peek = peek_plays(path)
     opened = sessions(common)
-    connect_early(opened, inventory, peek.hosts, common.limit, common.forks, adjust)
+    if peek.plain:
+        connect_early(opened, inventory, peek.hosts, common.limit, common.forks, adjust)
     return Early(opened, peek.document)
 
 

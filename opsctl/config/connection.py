@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import re
 import shlex
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 from ..errors import ConfigError, Span
 from ..model import Host
 from ..secrets import Secret
-from .source import SecretRef, did_you_mean, is_template, key_span, value_span
+from .source import Map, SecretRef, did_you_mean, is_template, key_span, span_of, value_span
 
 #: Evaluates a templated value or a `SecretRef` with the variables of the host.
 Render = Callable[[Any], Any]
@@ -41,6 +42,13 @@ class ConnectionSpec:
     #: The Python environment whose packages `opsctl patch-vllm` patches.
     env: str | None = None
 
+    @property
+    def link(self) -> ConnectionSpec:
+        """What of it a session hangs on: two specs with the same link can share one."""
+        return dataclasses.replace(
+            self, become=None, become_user=None, become_password=None, shell_executable=None, env=None
+        )
+
 
 #: Accepted variables -> what they are, for the reference.
 SUPPORTED: dict[str, str] = {
@@ -57,7 +65,7 @@ SUPPORTED: dict[str, str] = {
     "ansible_python_interpreter": "the Python for the agent; `auto` and absent: the first that runs",
     "ansible_ssh_common_args": "options for ssh, for instance `-o ProxyJump=bastion`",
     "ansible_ssh_extra_args": "further options for ssh",
-    "ansible_shell_executable": "the shell of `shell` tasks, `/bin/sh` if absent",
+    "ansible_shell_executable": "the shell of `shell` and `raw` tasks without `executable`, `/bin/sh` if absent",
     "ansible_group_priority": "which of two groups of the same depth wins",
     "opsctl_host_key": "`SHA256:...`: the fingerprint of the only key that is accepted",
     "opsctl_env": "the Python environment of the engine, for `opsctl patch-vllm`: its folder or its interpreter",
@@ -104,6 +112,12 @@ REFUSED_VARIABLES: dict[str, str] = {
     "ansible_network_os": "network devices are not supported",
     "ansible_ssh_common_arg": "did you mean `ansible_ssh_common_args`?",
 }
+#: Connection variables that belong to a group or host of the inventory and nowhere else.
+_INVENTORY_ONLY = {"ansible_group_priority": "it orders the groups of the inventory: set it there"}
+#: Those that are evaluated for each task, so that they may stand with one.
+_OF_TASKS = frozenset(("ansible_become", "ansible_become_user", "ansible_shell_executable"))
+#: Keywords of a play -> the variable that wins over each.
+KEYWORDS = {"connection": "ansible_connection", "remote_user": "ansible_user", "port": "ansible_port"}
 _OTHER_SYSTEMS = re.compile(
     r"ansible_(winrm|psrp|docker|podman|kubectl|lxd|lxc|chroot|jail|httpapi|netconf|libssh|aws_ssm)_"
 )
@@ -131,6 +145,72 @@ def check_variables(values: Mapping[str, Any]) -> list[ConfigError]:
         )
         out.append(ConfigError(f"`{name}` {what}", span=key_span(values, name), hint=hint))
     return out
+
+
+def check_play_variables(values: Mapping[str, Any]) -> list[ConfigError]:
+    """Complaints about connection variables in the `vars` of a play that would have no effect there."""
+    out = []
+    for name in values:
+        hint = REFUSED_VARIABLES.get(name) or _INVENTORY_ONLY.get(name)
+        if hint is None and _OTHER_SYSTEMS.match(str(name)):
+            hint = "hosts are reached over ssh, or run locally"
+        if hint is not None:
+            out.append(ConfigError(f"`{name}` is not supported", span=key_span(values, name), hint=hint))
+    return out
+
+
+def check_task_variables(values: Mapping[str, Any], where: str) -> list[ConfigError]:
+    """The same for variables that a task, block or include gives: a host is reached once for a whole play.
+    ``where`` is how it gives them: `vars` or `set_fact`."""
+    out = check_play_variables(values)
+    allowed = {*_INVENTORY_ONLY, *(_OF_TASKS if where == "vars" else ())}
+    for name in values:
+        if name in _KNOWN and name.startswith("ansible_") and name not in allowed:
+            out.append(
+                ConfigError(
+                    f"`{name}` has no effect in `{where}` of a task: a host is reached once for the whole play",
+                    span=key_span(values, name),
+                    hint="set it in the inventory, or in `vars` of the play; `delegate_to` runs a task elsewhere",
+                )
+            )
+    return out
+
+
+def layered(given: Mapping[str, Any], keywords: Mapping[str, Any], *above: Mapping[str, Any]) -> Map:
+    """The variables of a host in a play, in Ansible's order: the play's ``keywords`` (`remote_user`, ...) below what the
+    inventory says (``given``), and that below ``above``: the play's variables, then those of `-e`."""
+    out = Map(span_of(given) or Span("-", 1))
+
+    def put(source: Mapping[str, Any], name: str, variable: str) -> None:
+        place = key_span(source, name) or out.span
+        out.put(variable, source[name], place, value_span(source, name) or place)
+
+    for name in given:
+        put(given, name, name)
+    for word, variable in KEYWORDS.items():
+        if keywords.get(word) is not None and not any(one in out for one in _spellings(variable)):
+            put(keywords, word, variable)
+    for source in above:
+        for name in source:
+            for other in _spellings(name):
+                out.pop(other, None)
+            put(source, name, name)
+    return out
+
+
+def of_connection(values: Mapping[str, Any]) -> Map:
+    """Those of ``values`` that are connection variables."""
+    out = Map(span_of(values) or Span("-", 1))
+    for name in values:
+        if name in _KNOWN:
+            place = key_span(values, name) or out.span
+            out.put(name, values[name], place, value_span(values, name) or place)
+    return out
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    """A connection variable with its other names."""
+    return next(((one, *others) for one, others in _ALIASES.items() if name in (one, *others)), (name,))
 
 
 def connection_of(

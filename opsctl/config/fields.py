@@ -177,7 +177,7 @@ def _environment(value: Any) -> tuple[Any, ...]:
     return tuple(layers)
 
 
-def _number(low: float, what: str, whole: bool = False) -> Callable[[Any], Any]:
+def _number(low: float, what: str, whole: bool = False, high: float = float("inf")) -> Callable[[Any], Any]:
     def run(value: Any) -> Any:
         if is_template(value):
             return value
@@ -187,7 +187,11 @@ def _number(low: float, what: str, whole: bool = False) -> Callable[[Any], Any]:
                 number = int(value) if whole else float(value)
             except ValueError:
                 number = None
-        if isinstance(number, bool) or not isinstance(number, int if whole else (int, float)) or number < low:
+        if (
+            isinstance(number, bool)
+            or not isinstance(number, int if whole else (int, float))
+            or not low <= number <= high
+        ):
             raise Bad(f"must be {what}, not {show(value)}", "write the number itself, or a template that yields it")
         return number
 
@@ -307,7 +311,7 @@ VarsField = Annotated[Any, Rule(_vars, type=["object", "null"], propertyNames={"
 Environment = Annotated[Any, Rule(_environment, type=["object", "string", "array"])]
 Retries = Annotated[Any, Rule(_number(0, "a whole number, 0 or more", whole=True), type=["integer", "string"])]
 Seconds = Annotated[Any, Rule(_number(0, "a number of seconds, 0 or more"), type=["number", "string"])]
-Port = Annotated[Any, Rule(_number(1, "a port number", whole=True), type=["integer", "string"])]
+Port = Annotated[Any, Rule(_number(1, "a port number (1 to 65535)", True, 65535), type=["integer", "string"])]
 Loop = Annotated[Any, Rule(_loop, type=["array", "string"])]
 Serial = Annotated[Any, Rule(_list_of(_batch), type=["integer", "string", "array"])]
 Percentage = Annotated[Any, Rule(_percentage, type=["number", "string"])]

@@ -24,7 +24,6 @@ class Inherit:
     check_mode: bool | None = None
     diff: bool | None = None
     ignore_errors: Any = False
-    ignore_unreachable: Any = False
     any_errors_fatal: bool = False
     run_once: Any = False
     timeout: Any = None
@@ -41,7 +40,6 @@ class Inherit:
             "check_mode",
             "diff",
             "ignore_errors",
-            "ignore_unreachable",
             "any_errors_fatal",
             "run_once",
             "timeout",

@@ -57,7 +57,6 @@ class Common(_Words):
     check_mode: Boolean = Field(None, description="`no` runs the task under `--check` too; `yes` always only predicts.")
     diff: Boolean = Field(None, description="Show, or do not show, what would change in files.")
     ignore_errors: Flag = Field(None, description="Go on when a task fails; the outcome is `ignored`.")
-    ignore_unreachable: Flag = Field(None, description="Go on with the next task when the host cannot be reached.")
     any_errors_fatal: Boolean = Field(None, description="A failure on one host ends the play on all of them.")
     run_once: Flag = Field(None, description="Run on the first host only; its result is every host's.")
     timeout: Seconds = Field(
@@ -135,6 +134,11 @@ class PlayWords(Common):
     serial: Serial = Field((), description="Hosts a batch: a number, a percentage, or a list of them (`[1, 5, 30%]`).")
     max_fail_percentage: Percentage = Field(
         None, description="Stop after a batch in which more hosts than this failed."
+    )
+    ignore_unreachable: Boolean = Field(
+        None,
+        description="A host to which no connection can be made counts as `ignored`, and later plays try it again. A host "
+        "that is lost in the middle of its tasks is `unreachable` all the same: what it still does cannot be known.",
     )
     force_handlers: Boolean = Field(None, description="Run notified handlers even when the host failed.")
     strategy: Strategy = Field(

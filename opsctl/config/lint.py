@@ -168,6 +168,7 @@ class _Linter:
         if "*" not in known and self.inventory is None:
             known.add("*")  # hosts may define anything
         self.check(play.vars, known | may_be_absent, certain=False)
+        self.check([play.remote_user, play.port], known | may_be_absent)
         for task in tasks:
             self.task(play, task, known | may_be_absent)
         self.handlers(play, tasks)

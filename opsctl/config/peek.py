@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from .connection import KEYWORDS
 from .source import Map, Seq, is_template
 from .yaml import load_yaml
 
@@ -15,6 +17,8 @@ class Peek(NamedTuple):
 
     hosts: tuple[str, ...]
     document: Any
+    #: Whether the first play leaves it to the inventory how its hosts are reached.
+    plain: bool = True
 
 
 def peek_plays(path: str | os.PathLike[str]) -> Peek:
@@ -24,20 +28,30 @@ def peek_plays(path: str | os.PathLike[str]) -> Peek:
     `load_playbook`; files that cannot be read or are no YAML raise as there.
     """
     document = load_yaml(path)
-    return Peek(tuple(_hosts(document, os.path.dirname(os.fspath(path)), 0)), document)
+    plays = list(_plays(document, os.path.dirname(os.fspath(path)), 0))
+    hosts = [str(one) for play in plays for one in _patterns(play)]
+    return Peek(tuple(hosts), document, not plays or _plain(plays[0]))
 
 
-def _hosts(document: Any, folder: str, depth: int) -> list[str]:
-    found: list[str] = []
+def _plays(document: Any, folder: str, depth: int) -> Iterator[Map]:
     for play in document if isinstance(document, Seq) else ():
         if not isinstance(play, Map):
             continue
-        hosts = play.get("hosts")
-        patterns = hosts if isinstance(hosts, list) else [hosts]
-        found += [str(one) for one in patterns if isinstance(one, str) and not is_template(one)]
+        if "hosts" in play:
+            yield play
         other = play.get("import_playbook", play.get("ansible.builtin.import_playbook"))
         if isinstance(other, str) and not is_template(other) and depth < 8:
             path = os.path.join(folder, other)
             if os.path.isfile(path):
-                found += _hosts(load_yaml(path), os.path.dirname(path), depth + 1)
-    return found
+                yield from _plays(load_yaml(path), os.path.dirname(path), depth + 1)
+
+
+def _patterns(play: Map) -> list[str]:
+    hosts = play["hosts"]
+    return [one for one in (hosts if isinstance(hosts, list) else [hosts]) if isinstance(one, str) and not is_template(one)]
+
+
+def _plain(play: Map) -> bool:
+    given = play.get("vars")
+    names = given if isinstance(given, dict) else ()
+    return not any(word in play for word in KEYWORDS) and not any(str(name).startswith("ansible_") for name in names)

@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import ConfigError, Span
 from ..model import Node, Play, Playbook
 from .arguments import Kinds, bare, known_kinds
+from .connection import check_play_variables
 from .fields import show
 from .includes import Known, Trail, find_file, static_value
 from .inherit import Inherit
@@ -135,6 +136,7 @@ class _Loader:
         words = check(PlayWords, given, "play", self.problems, refused={**REFUSED, **REFUSED_PLAY})
         if words is None:
             return
+        self.problems.extend(check_play_variables(words.vars))
         index = len(self.plays)
         handed = inherit.under(words, scope=False)
         play_vars = words.vars
@@ -174,6 +176,7 @@ class _Loader:
                 serial=words.serial,
                 max_fail_percentage=words.max_fail_percentage,
                 any_errors_fatal=bool(words.any_errors_fatal),
+                ignore_unreachable=bool(words.ignore_unreachable),
                 force_handlers=bool(words.force_handlers),
                 remote_user=words.remote_user,
                 port=words.port,

@@ -35,6 +35,8 @@ REFUSED_TASK: dict[str, str] = {
     "connection": "use `delegate_to: localhost` for work on the controller; " + _ON_PLAY,
     "port": _ON_PLAY,
     "remote_user": "use `become_user` for another user on the node; " + _ON_PLAY,
+    "ignore_unreachable": "set it for the play: all tasks of a host travel together, so that it is reached once; "
+    "for a task with `delegate_to`, use `ignore_errors`",
     "first_available_file": "use the `first_found` lookup",
     "include_role": "there are no roles; put the tasks into a file and use `import_tasks`",
     "import_role": "there are no roles; put the tasks into a file and use `import_tasks`",

@@ -11,6 +11,7 @@ from ..errors import ConfigError, Span
 from ..model import Block, LoopControl, Node, Task
 from . import loops
 from .arguments import Kinds, check_args, written_args
+from .connection import check_task_variables
 from .fields import show
 from .includes import Known, Trail, find_file, static_value
 from .inherit import Inherit
@@ -127,6 +128,7 @@ class TaskList:
                 span=key_span(item, first),
                 hint="put the tasks that may fail below `block:`",
             )
+        self.problems.extend(check_task_variables(words.vars, "vars"))
         handed = inherit.under(words)
         self.note(words.notify)
         return [
@@ -154,6 +156,7 @@ class TaskList:
         words = check(IncludeWords, item, key, self.problems, refused=refused, skip=skip)
         if words is None:
             return []
+        self.problems.extend(check_task_variables(words.vars, "vars"))
         self.note(words.notify)
         span = value_span(item, key, item.span) or item.span
         name, apply = item[key], None
@@ -250,6 +253,7 @@ class TaskList:
         loop = loops.translate(item)
         if words is None:
             return None
+        self.problems.extend(check_task_variables(words.vars, "vars"))
         control = self.loop_control(words.loop_control)
         handed = inherit.under(words)
         if kind_key == "local_action":
@@ -260,6 +264,8 @@ class TaskList:
             listen = tuple(str(topic) for topic in words.listen)
             self.name_handler(words, item)
         args = self.meta_args(value, words, span) if kind_name == "meta" else self.args(kind_name, value, words, span)
+        if kind_name == "set_fact":
+            self.problems.extend(check_task_variables(args, "set_fact"))
         if len(self.problems) > before:
             return None
         return Task(
@@ -283,7 +289,6 @@ class TaskList:
             changed_when=words.changed_when,
             failed_when=words.failed_when,
             ignore_errors=handed.ignore_errors,
-            ignore_unreachable=handed.ignore_unreachable,
             check_mode=handed.check_mode,
             diff=handed.diff,
             no_log=handed.no_log,

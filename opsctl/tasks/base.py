@@ -103,6 +103,7 @@ class Kind:
     """A task kind as the controller sees it.
 
     ``free_form`` names the argument that a plain string is (None: a string must be `key=value` pairs).
+    ``host_defaults`` are arguments that a variable of the host gives when the task does not: argument -> variable.
     ``prepare`` reads controller files; ``sources`` names the arguments that it reads, so that the planner knows that
     they must be evaluated first. ``expressions`` are arguments whose strings are bare Jinja2 expressions.
     """
@@ -115,6 +116,7 @@ class Kind:
     prepare: Prepare | None = None
     sources: tuple[str, ...] = ()
     expressions: tuple[str, ...] = ()
+    host_defaults: tuple[tuple[str, str], ...] = ()
     aliases: tuple[str, ...] = ()
 
     @cached_property

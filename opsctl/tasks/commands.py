@@ -49,14 +49,14 @@ class ShellArgs(_Run):
     }
 
     cmd: Str = arg("The command line.")
-    executable: NodePath | None = arg("The shell that runs it (default `/bin/sh`).", None)
+    executable: NodePath | None = arg("The shell that runs it (default: `ansible_shell_executable`, else `/bin/sh`).", None)
 
 
 class RawArgs(Args):
     """A command line for `/bin/sh` on a node that has no Python yet; nothing else is needed there."""
 
     cmd: Str = arg("The command line.")
-    executable: NodePath | None = arg("The shell that runs it (default `/bin/sh`).", None)
+    executable: NodePath | None = arg("The shell that runs it (default: `ansible_shell_executable`, else `/bin/sh`).", None)
 
 
 class ScriptArgs(Args):
@@ -121,6 +121,7 @@ KINDS = {
             model=ShellArgs,
             doc="Run a command line in a shell.",
             free_form="cmd",
+            host_defaults=(("executable", "ansible_shell_executable"),),
             examples="""\
 - name: Checksums of the weights
   shell: sha256sum *.safetensors > SHA256SUMS
@@ -148,6 +149,7 @@ KINDS = {
             model=RawArgs,
             doc="Run a command line on a node without Python.",
             free_form="cmd",
+            host_defaults=(("executable", "ansible_shell_executable"),),
             examples="""\
 - name: Python for opsctl
   raw: test -x /usr/bin/python3 || (apt-get update && apt-get install -y python3-minimal)

@@ -170,6 +170,91 @@ def test_an_unreachable_host(project: Project, make_node: MakeNode) -> None:
     assert "refused" in json.dumps(error).lower() and error.get("hint")
 
 
+def test_a_play_says_how_its_hosts_are_reached(project: Project, node: TestNode) -> None:
+    """`connection`, `remote_user`, `port` and connection variables hold for their play: the next one has a connection
+    and facts of its own. The inventory wins over the keywords, the play's variables win over the inventory."""
+    project.env["OPSCTL_NODE_STATE_DIR"] = str(project.directory / "local")
+    variables = node.variables
+    user, port = variables.pop("ansible_user"), variables.pop("ansible_port")
+    where = """
+          tasks:
+            - {name: NAME, command: "echo {{ ansible_env.HOME }} {{ ansible_connection | default('') }}"}
+    """
+    book = f"""
+        - hosts: n1
+          connection: local
+          {where.strip().replace("NAME", "here")}
+        - hosts: n1
+          remote_user: "{{{{ login }}}}"
+          port: {port}
+          vars: {{login: {user}}}
+          {where.strip().replace("NAME", "there")}
+        - hosts: n1
+          vars: {{ansible_connection: local}}
+          {where.strip().replace("NAME", "here again")}
+        - hosts: n2
+          connection: local
+          port: 1
+          remote_user: nobody-at-all
+          {where.strip().replace("NAME", "by the inventory")}
+    """
+    project.inventory(n1=variables, n2={**node.variables, "ansible_connection": "ssh"})
+    run = project.deploy(book).ok()
+    homes = {event["task"]["name"]: event["result"]["stdout"].split() for event in run.tasks()}
+    assert homes == {
+        "here": [str(project.home)],
+        "there": [str(node.home)],
+        "here again": [str(project.home), "local"],
+        "by the inventory": [str(node.home), "ssh"],
+    }
+
+
+def test_the_shell_of_a_host(project: Project, make_node: MakeNode) -> None:
+    """`ansible_shell_executable` is the shell of `shell` and `raw` tasks that name none, also for delegated ones."""
+    one, two = make_node("n1"), make_node("n2")
+    project.inventory(n1=one.variables, n2={**two.variables, "ansible_shell_executable": "/bin/bash"})
+    run = project.deploy(
+        """
+        - hosts: all
+          tasks:
+            - {name: shell, shell: "echo ${BASH_VERSION:+bash}"}
+            - {name: raw, raw: "echo ${BASH_VERSION:+bash}"}
+            - {name: own, shell: "echo ${BASH_VERSION:+bash}", args: {executable: /bin/sh}}
+            - {name: there, shell: "echo ${BASH_VERSION:+bash}", delegate_to: n2}
+            - {name: back, shell: "echo ${BASH_VERSION:+bash}", delegate_to: n1}
+        """
+    ).ok()
+    said = {host: [event["result"]["stdout"].strip() for event in run.tasks(host)] for host in ("n1", "n2")}
+    assert said == {"n1": ["", "", "", "bash", ""], "n2": ["bash", "bash", "", "bash", ""]}
+
+
+def test_ignore_unreachable(project: Project, make_node: MakeNode) -> None:
+    """A host without a connection is `ignored` in a play with `ignore_unreachable`, and tried again by the next play."""
+    node = make_node("n1")
+    gone = {**node.variables, "ansible_port": free_port()}
+    project.inventory(node, n2=gone)
+    book = """
+        - hosts: all
+          ignore_unreachable: yes
+          serial: 1
+          max_fail_percentage: 0
+          tasks: [{name: one, ping: }]
+        - hosts: all
+          IGNORE
+          tasks: [{name: two, ping: }]
+        - hosts: n2
+          connection: local
+          tasks: []
+    """
+    run = project.deploy(book.replace("IGNORE", "ignore_unreachable: yes")).ok()
+    assert run.finished["ok"] is True and run.counts("n1") == {"ok": 2} and run.counts("n2") == {"ignored": 2}
+    warned = [event for event in run.events if event["event"] == "warning"]
+    assert len(warned) == 2 and all("`ignore_unreachable`" in event["message"] for event in warned)
+    assert "no run is left" in project.opsctl("deploy", "--resume").stderr
+    run = project.deploy(book.replace("IGNORE", ""))
+    assert run.code == 3 and run.counts("n1") == {"ok": 2} and run.counts("n2") == {"ignored": 1, "unreachable": 1}
+
+
 def test_a_frozen_host_holds_nobody_back(project: Project, make_node: MakeNode) -> None:
     """A peer that stops answering (SIGSTOP: the connection stays up) is noticed by its silence; the other host has
     finished long before, and the frozen one ends as unreachable."""

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from opsctl.config.connection import REFUSED_VARIABLES, SUPPORTED, ConnectionSpec, check_variables, connection_of
+from opsctl.config.connection import (
+    REFUSED_VARIABLES,
+    SUPPORTED,
+    ConnectionSpec,
+    check_task_variables,
+    check_variables,
+    connection_of,
+    layered,
+)
 from opsctl.config.yaml import load_yaml
 from opsctl.errors import ConfigError, Span
 from opsctl.model import Host
@@ -127,3 +135,22 @@ def test_values_that_make_no_sense(text: str) -> None:
         connection_of(host(text))
     assert caught.value.host == "h"
     assert caught.value.span == Span("f.yml", 1, text.index(":") + 3)
+
+
+def test_what_a_play_says_stands_in_between() -> None:
+    """Keywords of a play are weaker than the inventory, its variables and `-e` stronger, whichever name each uses."""
+    given = load_yaml(text="ansible_ssh_user: inv\nansible_port: 1\nmine: x\n", file="f")
+    keywords = {"remote_user": "play", "port": 2, "connection": "local"}
+    found = connection_of(Host("h"), values=layered(given, keywords))
+    assert (found.user, found.port, found.connection) == ("inv", 1, "local")
+    found = connection_of(Host("h"), values=layered(given, keywords, {"ansible_user": "vars"}, {"ansible_port": 3}))
+    assert (found.user, found.port) == ("vars", 3)
+    found = connection_of(Host("h"), values=layered({"ansible_user": "inv"}, {}, {"ansible_ssh_user": "vars"}))
+    assert found.user == "vars"
+
+
+@pytest.mark.parametrize(("name", "fine"), [("ansible_become", True), ("ansible_user", False), ("ansible_timeout", False)])
+def test_variables_of_a_task(name: str, fine: bool) -> None:
+    """A task cannot say how its host is reached; what is evaluated for each task is fine there, but not in `set_fact`."""
+    assert (check_task_variables({name: 1, "mine": 2}, "vars") == []) is fine
+    assert check_task_variables({name: 1}, "set_fact") != []

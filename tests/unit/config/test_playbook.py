@@ -207,19 +207,13 @@ def test_task_keywords(load: Load) -> None:
         (
             "command: ls\nregister: r\nuntil: r.rc == 0\nretries: 5\ndelay: 0.5\n"
             "changed_when: false\nfailed_when: [a, b]\n"
-            "check_mode: No\ndiff: YES\nno_log: On\nrun_once: true\nignore_unreachable: off\nloop: [1]\n"
+            "check_mode: No\ndiff: YES\nno_log: On\nrun_once: true\nloop: [1]\n"
             "loop_control: {loop_var: x, index_var: i, label: '{{ x }}', pause: 1}"
         ),
     )
     assert (task.register, task.until, task.retries, task.delay) == ("r", ("r.rc == 0",), 5, 0.5)
     assert (task.changed_when, task.failed_when) == ((False,), ("a", "b"))
-    assert (task.check_mode, task.diff, task.no_log, task.run_once, task.ignore_unreachable) == (
-        False,
-        True,
-        True,
-        True,
-        False,
-    )
+    assert (task.check_mode, task.diff, task.no_log, task.run_once) == (False, True, True, True)
     assert task.loop_control == LoopControl("x", "i", "{{ x }}", 1)
 
 
@@ -460,10 +454,21 @@ def test_peek_needs_no_models(tmp_path: Path) -> None:
         "- hosts: web:!old\n- import_playbook: b.yml\n- hosts: ['x', 'y']\n- hosts: '{{ h }}'\n"
     )
     (tmp_path / "b.yml").write_text("- hosts: db\n")
-    hosts, document = peek_plays(tmp_path / "site.yml")
+    hosts, document, plain = peek_plays(tmp_path / "site.yml")
     assert hosts == ("web:!old", "db", "x", "y")
+    assert plain
     book = load_playbook(tmp_path / "site.yml", document=document)
     assert [play.hosts for play in book.plays] == ["web:!old", "db", ["x", "y"], "{{ h }}"]
+
+
+@pytest.mark.parametrize("word", ["connection: local", "remote_user: a", "port: 2", "vars: {ansible_host: b}"])
+def test_peek_sees_plays_that_say_how_hosts_are_reached(tmp_path: Path, word: str) -> None:
+    """Nothing connects early to where only the inventory points when the first play says otherwise."""
+    (tmp_path / "site.yml").write_text(f"- import_playbook: b.yml\n- hosts: b\n  {word}\n")
+    (tmp_path / "b.yml").write_text("- hosts: a\n  vars: {mine: 1}\n")
+    assert peek_plays(tmp_path / "site.yml").plain
+    (tmp_path / "b.yml").write_text(f"- hosts: a\n  {word}\n")
+    assert not peek_plays(tmp_path / "site.yml").plain
 
 
 def test_spans_of_plays_and_tasks(load: Load) -> None:
