@@ -101,6 +101,12 @@ def summary(parts: List[Result]) -> Result:
     return out
 
 
+def title(task: Dict[str, Any], name: Optional[str] = None) -> str:
+    """What people see of a task: its name (as it was written where that has no value yet), else its kind."""
+    written = from_wire(task.get("name"))
+    return name or str(getattr(written, "src", written) or task["kind"])
+
+
 class Report:
     """Tells about one task: that it started, how it goes, how it ended. At most one `started`, exactly one `finished`."""
 

@@ -15,7 +15,7 @@ from .hidden import SECRET_LEAST, secret_name, sensitive
 from .judge import Judge, label
 from .kinds import Fail
 from .loops import loop
-from .outcome import Report, failure
+from .outcome import Report, failure, title
 from .taint import Taint
 from .values import ExprError, Unknown, UnknownValue, from_wire, kept, learned
 
@@ -174,9 +174,13 @@ class Runner:
         for handler_id in event.get("notified") or []:
             self.handlers.notified[handler_id] = 0.0
         if event["outcome"] == "rescued":
-            self.set["ansible_failed_task"] = {"name": event.get("name") or task.get("name"), "action": task["kind"]}
-            self.set["ansible_failed_result"] = event.get("result") or {}
+            self._rescued(task, event.get("name"), event.get("result"))
         return event["outcome"] not in ("failed", "rescued")
+
+    def _rescued(self, task: Task, name: Optional[str], result: Optional[Result]) -> None:
+        """What the tasks of a `rescue` know of the one that failed."""
+        self.set["ansible_failed_task"] = {"name": title(task, name), "action": task["kind"]}
+        self.set["ansible_failed_result"] = result or {}
 
     def _meta(self, task: Task, scope: Scope, report: Report) -> bool:
         for raw in task.get("when") or []:
@@ -226,8 +230,7 @@ class Runner:
                 pass
             if outcome == "failed" and rescuable:
                 outcome = "rescued"
-                self.set["ansible_failed_task"] = {"name": report.name, "action": task["kind"]}
-                self.set["ansible_failed_result"] = result or {}
+                self._rescued(task, report.name, result)
         final["outcome"] = outcome
         if outcome == "changed" or (outcome == "ignored" and final.get("changed")):
             try:

@@ -145,6 +145,27 @@ def test_block_rescue_always(project: Project, node: TestNode) -> None:
     assert run.finished["ok"] is False
 
 
+def test_a_rescue_names_the_failed_task_as_the_output_does(project: Project, node: TestNode) -> None:
+    """By its name with the values that it has, as it was written if it has none yet, by its kind if it has no name."""
+    block = "{block: [{TASK}], rescue: [{set_fact: {told: '{{ told + [ansible_failed_task.name] }}'}}]}"
+    tasks = [
+        "command: 'false'",
+        "name: plain, command: 'false'",
+        "name: 'value {{ out.stdout }}', command: 'false'",
+        "name: 'later {{ out.stdout }}', command: 'true', when: out.nothing",
+    ]
+    book = "\n".join(f"        - {block.replace('TASK', task)}" for task in tasks)
+    run = project.deploy(
+        "    - hosts: all\n      tasks:\n        - {set_fact: {told: []}}\n"
+        "        - {command: echo 42, register: out, changed_when: false}\n"
+        + book
+        + "\n        - {name: said, debug: {var: told}}\n",
+        node,
+    ).ok()
+    shown = [event["task"]["name"] for event in run.tasks() if event["outcome"] == "rescued"]
+    assert run.task("said")["result"]["told"] == shown == ["command", "plain", "value 42", "later {{ out.stdout }}"]
+
+
 def test_handlers(project: Project, node: TestNode) -> None:
     """A handler runs once, at the end of the play or at a flush, in the order of its definition, only after a change;
     `listen` gives it further names."""
