@@ -36,10 +36,10 @@ class Handlers:
             return
         owed = Debts.of(self._segment, self._services.state_dir).owed()
         for handler in self._all:
-            debt = owed.get(str(handler.get("name")))
+            debt = owed.get(known_as(handler))
             if debt is not None:
                 self.notified[handler["id"]] = 0.0
-                self._services.emit({"ev": "owed", "task": handler["id"], "name": handler["name"], **debt})
+                self._services.emit({"ev": "owed", "task": handler["id"], "name": known_as(handler), **debt})
 
     def flush(self, run: Callable[[Task], bool]) -> bool:
         """Let ``run`` do those that were notified, until none is left or one fails."""
@@ -53,8 +53,8 @@ class Handlers:
             ok = run(handler)
             if not ok:
                 self.notified[handler["id"]] = since
-            elif isinstance(handler.get("name"), str):
-                self.paid(handler["name"])
+            else:
+                self.paid(known_as(handler))
         return ok
 
     def notify(self, task: Task, scope: Scope) -> List[str]:
@@ -86,15 +86,15 @@ class Handlers:
                     except (ExprError, UnknownValue):
                         continue  # it needs the result: it is owed when that is there
                     for name in names if isinstance(names, list) else [names]:
-                        report.owed += [handler["name"] for handler in self._called(name) if self._owe(handler)]
+                        report.owed += [known_as(handler) for handler in self._called(name) if self._owe(handler)]
             report.started(durable)
 
         return started
 
     def _owe(self, handler: Task) -> bool:
         """Write on the node that ``handler`` is to run; True if it was not owed before."""
-        debts, name = self._services.debts, handler.get("name")
-        if debts is None or not isinstance(name, str):
+        debts, name = self._services.debts, known_as(handler)
+        if debts is None:
             return False
         try:
             return bool(debts.owe(name))
@@ -119,3 +119,12 @@ class Handlers:
         """The handlers that a notification means."""
         matching = [one for one in self._all if one.get("name") == name or name in (one.get("listen") or [])]
         return matching if any(name in (one.get("listen") or []) for one in matching) else matching[-1:]
+
+
+def known_as(handler: Task) -> str:
+    """The name under which ``handler`` is owed: its own, and of one whose name only the node can evaluate, as it is written.
+
+    One that only listens has got a name from the controller.
+    """
+    name = handler.get("name")
+    return str(name.get("$t", handler["id"]) if isinstance(name, dict) else name or handler["id"])

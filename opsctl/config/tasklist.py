@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
@@ -52,6 +53,7 @@ class TaskList:
         self.notified: list[tuple[Any, Span]] = []
         self.handler_names: set[str] = set()
         self.any_handler_name = False
+        self.nameless: Counter[str] = Counter()
 
     @property
     def problems(self) -> list[ConfigError]:
@@ -260,9 +262,10 @@ class TaskList:
             handed = replace(handed, delegate_to="localhost")
         self.note(words.notify)
         listen: tuple[str, ...] = ()
+        name = words.name
         if isinstance(words, HandlerWords):
             listen = tuple(str(topic) for topic in words.listen)
-            self.name_handler(words, item)
+            name = self.name_handler(words, item, kind_name)
         args = self.meta_args(value, words, span) if kind_name == "meta" else self.args(kind_name, value, words, span)
         if kind_name == "set_fact":
             self.problems.extend(check_task_variables(args, "set_fact"))
@@ -273,7 +276,7 @@ class TaskList:
             kind=kind_name,
             args=args,
             span=item.span,
-            name=words.name,
+            name=name,
             when=handed.when,
             loop=loop if loop is not None else words.loop,
             loop_control=control,
@@ -332,7 +335,9 @@ class TaskList:
             if span is not None:
                 self.notified.append((name, span))
 
-    def name_handler(self, words: HandlerWords, item: Map) -> None:
+    def name_handler(self, words: HandlerWords, item: Map, kind: str) -> Any:
+        """Makes the handler known to `notify`; gives its name. One that only listens needs one as well: under it the node
+        keeps that it is owed, and people read it."""
         if words.name is None and not words.listen:
             raise ConfigError(
                 "a handler needs a `name` or `listen`", span=item.span, hint="without them nothing can notify it"
@@ -342,6 +347,11 @@ class TaskList:
             self.handler_names.add(str(words.name))
         self.any_handler_name = self.any_handler_name or any(is_template(topic) for topic in words.listen)
         self.handler_names.update(str(topic) for topic in words.listen)
+        if words.name is not None:
+            return words.name
+        name = f"{kind} on {', '.join(str(topic) for topic in words.listen)}"
+        self.nameless[name] += 1
+        return name if self.nameless[name] == 1 else f"{name} ({self.nameless[name]})"
 
     def check_notify(self) -> None:
         if self.any_handler_name or self.problems:

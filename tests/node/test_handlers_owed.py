@@ -161,6 +161,37 @@ def test_a_listener_is_owed_too(project: Project, node: TestNode) -> None:
     assert lines(node) == ["reload"]
 
 
+def test_handlers_without_a_name_are_owed(project: Project, node: TestNode) -> None:
+    """Handlers that only listen have a name of their own, by which they are shown, owed, and run by the next run; so is one
+    whose name hangs on a fact."""
+    book = """
+        - hosts: all
+          tasks:
+            - {name: config, copy: {dest: "{{ files }}/app.conf", content: "v1\\n"}, notify: topic}
+            - {name: gate, shell: "test ! -e {{ files }}/broken"}
+          handlers:
+            - {listen: topic, shell: "echo one >> {{ files }}/log"}
+            - {listen: topic, shell: "echo two >> {{ files }}/log; test ! -e {{ files }}/stuck"}
+            - {name: "on {{ ansible_system }}", listen: topic, shell: "echo three >> {{ files }}/log"}
+    """
+    names = ["shell on topic", "shell on topic (2)", "on {{ ansible_system }}"]
+    (node.files / "broken").touch()
+    (node.files / "stuck").touch()
+    run = project.deploy(book, node)
+    assert run.code == 1
+    assert [event["handlers"] for event in run.events if event["event"] == "handlers_pending"] == [names]
+    assert list(owed(project, node)) == names
+    (node.files / "broken").unlink()
+    run = project.deploy(book, node)
+    assert run.code == 1 and run.outcomes == ["ok", "changed", "changed", "failed"], run.explain()
+    assert [event["handlers"] for event in run.events if event["event"] == "handlers_pending"][:3] == [[name] for name in names]
+    assert run.task("shell on topic")["handler"] and lines(node) == ["one", "two"]
+    assert list(owed(project, node)) == names[1:]
+    (node.files / "stuck").unlink()
+    project.deploy(book, node).ok()
+    assert lines(node) == ["one", "two", "two", "three"] and owed(project, node) == {}
+
+
 SLOW = BOOK.replace(
     '{name: gate, shell: "test ! -e {{ files }}/broken"}',
     "{name: gate, wait_for: {path: '{{ files }}/go', timeout: 120, sleep: 1}}",
