@@ -165,12 +165,12 @@ class Run:
 
     def _start(self, plays: list[Play], names: list[str]) -> None:
         chosen = self.options.plan()
-        total = sum(len(list(walk(planning.prune(play.nodes, chosen)))) for play in plays)
+        tasks = (task for play in plays for task in walk(planning.prune(play.nodes, chosen)))
         event: dict[str, Any] = {
             "playbook": self.playbook.path,
             "check": self.options.check,
             "hosts": names,
-            "tasks": total,
+            "tasks": sum(task.kind != "meta" for task in tasks),
         }
         if self.resuming:
             event["resumed"] = True

@@ -115,7 +115,7 @@ class Base(TypedDict):
 
 
 class RunStarted(Base):
-    """A run begins."""
+    """A run begins. `tasks` counts what `--list-tasks` shows: all but `meta`, which has no outcome, and handlers."""
 
     event: Literal["run_started"]
     playbook: str

@@ -139,7 +139,7 @@ class Runner:
         scope = self.scope(task)
         try:
             if task.get("kind") == "meta":
-                return self._meta(task, scope, report)
+                return self._meta(task, scope)
             if task.get("unknown"):
                 raise UnknownValue(task["unknown"])
             if task.get("run_once"):
@@ -182,10 +182,10 @@ class Runner:
         self.set["ansible_failed_task"] = {"name": title(task, name), "action": task["kind"]}
         self.set["ansible_failed_result"] = result or {}
 
-    def _meta(self, task: Task, scope: Scope, report: Report) -> bool:
+    def _meta(self, task: Task, scope: Scope) -> bool:
+        """No task of its own: nothing is told of it, unless its condition cannot be evaluated."""
         for raw in task.get("when") or []:
             if not self.engine.test(from_wire(raw), scope):
-                report.finish({"outcome": "skipped", "reason": "the condition is false"})
                 return True
         action = task["args"].get("action")
         if action == "flush_handlers":

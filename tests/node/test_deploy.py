@@ -166,6 +166,29 @@ def test_a_rescue_names_the_failed_task_as_the_output_does(project: Project, nod
     assert run.task("said")["result"]["told"] == shown == ["command", "plain", "value 42", "later {{ out.stdout }}"]
 
 
+def test_the_first_event_counts_what_the_recap_counts(project: Project, node: TestNode) -> None:
+    """Tasks that were left out by a condition are among them; `meta` is not, whether its condition holds or not."""
+    run = project.deploy(
+        """
+        - hosts: all
+          tasks:
+            - {command: "true", register: out, changed_when: false}
+            - meta: flush_handlers
+            - {meta: end_host, when: false}
+            - {meta: end_host, when: out.rc != 0}
+            - {command: "true", when: out.rc != 0}
+        - hosts: all
+          tasks:
+            - block: [{command: "true"}]
+            - {meta: end_play, when: out.rc == 0}
+        """,
+        node,
+    ).ok()
+    listed = project.opsctl("deploy", "site.yml", "--list-tasks").ok().stdout.count("  task  ")
+    assert run.counts("n1") == {"ok": 1, "skipped": 1, "changed": 1}
+    assert run.events[0]["tasks"] == listed == 3 == len(run.tasks())
+
+
 def test_handlers(project: Project, node: TestNode) -> None:
     """A handler runs once, at the end of the play or at a flush, in the order of its definition, only after a change;
     `listen` gives it further names."""
