@@ -25,8 +25,8 @@ def command(shared: Common, hosts: tuple[str, ...], wanted: str | None) -> int:
     inventory = _project.load_inventory(shared)
     names = _project.some_hosts(inventory, hosts, shared.limit)
     nodes = Nodes(inventory, shared)
-    # By name, since GPUs are left out where they are not named.
-    asked = [name for name in FACT_NAMES if wanted is None or wanted in name]
+    # By name, since GPUs are left out where they are not named; `ansible_facts` would say everything twice.
+    asked = [name for name in FACT_NAMES if (name != "ansible_facts" if wanted is None else wanted in name)]
 
     def gather(name: str) -> dict[str, Any]:
         with nodes.session(name) as session:
