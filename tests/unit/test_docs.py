@@ -253,3 +253,12 @@ def test_exit_statuses_of_the_guide() -> None:
 def test_the_question_of_the_guide() -> None:
     """The guide quotes the question of Ctrl-C as it is asked."""
     assert QUESTION.strip() in (ROOT / "docs/guide.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("room", ["agent", "remote"])
+def test_modules_of_the_architecture(room: str) -> None:
+    """The two rooms that nobody finds his way in by names alone have each of their modules on the page."""
+    words = set(re.findall(r"\w+", (ROOT / "docs/architecture.md").read_text(encoding="utf-8")))
+    modules = {path.stem for path in (ROOT / "opsctl" / room).glob("*.py")} - {"__init__"}
+    assert len(modules) > 5
+    assert sorted(modules - words) == []
