@@ -20,6 +20,8 @@ class Batch:
         self._answers: dict[str, tuple[str, dict[str, Any]]] = {}
         self._arrived: dict[str, set[str]] = {}
         self._failed: set[str] = set()
+        #: Whether a host came by `meta: end_play`: no further batch begins.
+        self.ended = False
         self._on_wait = on_wait
 
     def leave(self, host: str, failed: bool) -> None:

@@ -204,7 +204,7 @@ class HostRun:
         """The results that the new agent takes over, by task, in their order."""
         out: dict[str, list[Body]] = {}
         for body in self.past:
-            if body.get("ev") == "finished" and body.get("outcome") != "unknown":
+            if body.get("ev") == "decided" or (body.get("ev") == "finished" and body.get("outcome") != "unknown"):
                 out.setdefault(body["task"], []).append(body)
         return out
 
@@ -254,6 +254,8 @@ class HostRun:
                 raise Interrupted(f"the run was stopped on {self.host}", cause=done["cancelled"], host=self.host)
         if not done.get("ok"):
             self.state.failed = True
+        if done.get("ended") == "play":
+            self.batch.ended = True
         if done.get("pending_handlers"):
             self.run.bus.emit(
                 "handlers_pending", host=self.host, handlers=self._handler_names(done["pending_handlers"])
@@ -291,6 +293,8 @@ class HostRun:
             else:
                 self.state.learn(kept(body["facts"]) if again else body["facts"])
                 emit("host_facts", host=self.host, duration_s=body.get("duration_s", 0.0))
+        elif kind == "decided":
+            self.batch.done(body["task"], self.host, {"value": body["value"]})
         elif kind == "password_refused":
             self.run.refused.add(self.host)
         elif kind == "owed":

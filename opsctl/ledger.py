@@ -51,7 +51,7 @@ class SegmentRecord:
 #: What of an event may hold a secret and is needed again; everything else in it is for people only.
 VALUES = ("result", "set", "facts")
 #: Of a task with `no_log`, this is all that is kept of an event beside its values' shape.
-OPEN = ("ev", "task", "outcome", "changed", "duration_s", "handler", "notified", "pending")
+OPEN = ("ev", "task", "outcome", "changed", "duration_s", "handler", "notified", "pending", "value")
 
 
 class Ledger:

@@ -101,6 +101,8 @@ class TaskBuilder:
         if action == "flush_handlers" and not self.task.when:
             return {"flush": True}
         self.out["args"] = {"action": action}
+        if action == "end_play" and self.task.run_once is not False:
+            self.out["run_once"] = True
         when = self._when(self.scope, tuple(map(condition, self.task.when)), looped=False)
         if when:
             self.out["when"] = when

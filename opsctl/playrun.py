@@ -80,11 +80,13 @@ class PlayRun:
             for host in hosts:
                 if not run.states[host].out:
                     self._plan_late(host, index)
-            self._batch([host for host in hosts if not run.states[host].out])
+            over = self._batch([host for host in hosts if not run.states[host].out])
             if run.stopped is not None or run.left:
                 break
             if self._too_many(hosts):
                 ended = True
+                break
+            if over:
                 break
         run.bus.emit("play_finished", play=shown)
         return not ended
@@ -130,12 +132,13 @@ class PlayRun:
         except OpsError as exc:
             self._fail(host, exc)
 
-    def _batch(self, hosts: list[str]) -> None:
+    def _batch(self, hosts: list[str]) -> bool:
+        """One batch to its end; whether it ended the play (`meta: end_play`)."""
         from .hostrun import HostRun
 
         run = self.owner
         if not hosts:
-            return
+            return False
         batch = Batch(hosts, lambda host, what: run.waiting(host, what, 0.0))
         # Hosts that wait for each other must all be under way.
         workers = len(hosts) if self._agree() else min(max(1, run.options.forks), len(hosts))
@@ -148,6 +151,7 @@ class PlayRun:
         for future in futures:
             if future.done() and not future.cancelled():
                 future.result()
+        return batch.ended
 
     def _wait(self, futures: Sequence[Future[None]]) -> None:
         """Until all hosts are done, or as long as stopping may take. A second interrupt is always a stop."""

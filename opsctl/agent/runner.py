@@ -31,7 +31,11 @@ else:
 
 
 class EndHost(Exception):
-    """`meta: end_host` or `end_play`."""
+    """`meta: end_host`, or `end_play`: then ``play`` says that nobody goes on with the play."""
+
+    def __init__(self, play: bool = False) -> None:
+        super().__init__()
+        self.play = play
 
 
 class Runner:
@@ -68,14 +72,14 @@ class Runner:
 
     def run(self) -> None:
         """Everything, to the last event `segment_finished`."""
-        ok, ended = True, False
+        ok, ended = True, ""
         self.handlers.recall()
         if self.segment.get("facts"):
             ok = self._gather()
         try:
             ok = ok and self._nodes(self.segment["nodes"], False)
-        except EndHost:
-            ended = True
+        except EndHost as exc:
+            ended = "play" if exc.play else "host"
         if ok or self.segment.get("force_handlers"):
             ok = self._flush() and ok
         self.services.emit(
@@ -139,7 +143,7 @@ class Runner:
         scope = self.scope(task)
         try:
             if task.get("kind") == "meta":
-                return self._meta(task, scope)
+                return self._meta(task, scope, report)
             if task.get("unknown"):
                 raise UnknownValue(task["unknown"])
             if task.get("run_once"):
@@ -166,6 +170,10 @@ class Runner:
 
     def _replayed(self, task: Task, event: Dict[str, Any]) -> bool:
         """A task that was done before the agent died: its result is what the rest goes on with."""
+        if event["ev"] == "decided":
+            if event["value"]:
+                raise EndHost(play=True)
+            return True
         if task.get("register") and event.get("result") is not None:
             self.set[task["register"]] = kept(event["result"])
         self.set.update(kept(event.get("set") or {}))
@@ -182,16 +190,26 @@ class Runner:
         self.set["ansible_failed_task"] = {"name": title(task, name), "action": task["kind"]}
         self.set["ansible_failed_result"] = result or {}
 
-    def _meta(self, task: Task, scope: Scope) -> bool:
+    def _meta(self, task: Task, scope: Scope, report: Report) -> bool:
         """No task of its own: nothing is told of it, unless its condition cannot be evaluated."""
-        for raw in task.get("when") or []:
-            if not self.engine.test(from_wire(raw), scope):
-                return True
+        once = task.get("run_once")  # an `end_play` with a condition: one host decides for all
+        turn: Dict[str, Any] = self.services.ask(task["id"], "run_once", {}) if once else {"mine": True}
+        if not turn.get("mine"):
+            if turn.get("unknown"):
+                raise UnknownValue("%s on %s" % (label(task), turn.get("host")))
+            if self._adopt(task, turn, report) and turn["value"]:
+                raise EndHost(play=True)
+            return not turn.get("failed")
+        holds = all(self.engine.test(from_wire(raw), scope) for raw in task.get("when") or [])
+        if once:
+            self.services.emit({"ev": "decided", "task": task["id"], "value": holds})
+        if not holds:
+            return True
         action = task["args"].get("action")
         if action == "flush_handlers":
             return self._flush()
         if action in ("end_host", "end_play"):
-            raise EndHost
+            raise EndHost(play=action == "end_play")
         return True
 
     def _adopt(self, task: Task, turn: Dict[str, Any], report: Report) -> bool:

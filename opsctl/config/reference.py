@@ -46,8 +46,9 @@ _INCLUDES = """\
 use `-e`, `vars`, `vars_files`, the `vars` around it, and inventory variables that are the same for all hosts, but no
 facts and no results. `{file: FILE, apply: {...}}` is accepted."""
 _META = """\
-`meta: flush_handlers` runs the notified handlers now, `end_host` ends the play for this host, `end_play` for all,
-`noop` does nothing."""
+`meta: flush_handlers` runs the notified handlers now, `end_host` ends the play for this host, `noop` does nothing.
+`end_play` ends the play for every host that comes to it, and no further batch of `serial` begins. If it has a
+condition, the hosts wait for each other there, and the first host's decides for all."""
 _SPELLINGS = """\
 `with_items`, `with_list` and `with_dict` are read as `loop`. `action: KIND args` and `local_action: KIND args` are read
 as the task kind, the latter with `delegate_to: localhost`."""

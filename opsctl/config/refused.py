@@ -78,11 +78,11 @@ REFUSED_WITH: dict[str, str] = {
 }
 #: Actions of `meta` -> what to do instead.
 REFUSED_META: dict[str, str] = {
-    "clear_facts": "a `setup` or `reboot` task gathers facts anew",
+    "clear_facts": "use a `setup` task: it gathers the facts anew",
     "clear_host_errors": "use `ignore_errors` or `ignore_unreachable`, or deploy again",
     "refresh_inventory": "begin a new run: the inventory is read once a run",
     "reset_connection": "remove it: new groups are seen after `become` or in the next run",
-    "end_batch": "use `end_play`",
+    "end_batch": "use `end_host`: it ends the play for each host that comes to it, and later batches begin",
     "end_role": "there are no roles; use `when` or `end_play`",
 }
 

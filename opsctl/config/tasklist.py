@@ -271,6 +271,8 @@ class TaskList:
             self.problems.extend(check_task_variables(args, "set_fact"))
         if len(self.problems) > before:
             return None
+        if kind_name == "meta":  # the first host's condition decides for all; what has none needs no decision
+            handed = replace(handed, run_once=args["action"] == "end_play" and bool(handed.when))
         return Task(
             id=self.next_id(handler),
             kind=kind_name,

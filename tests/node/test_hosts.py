@@ -127,6 +127,39 @@ def test_any_errors_fatal(project: Project, three: list[TestNode]) -> None:
     assert free.counts("n2") == {"failed": 1}
 
 
+@pytest.mark.parametrize("first", ["n1", "n2"])
+def test_end_play(project: Project, three: list[TestNode], first: str) -> None:
+    """The first host's condition of an `end_play` decides for all, known before the play or not; later plays run."""
+    book = """
+        - hosts: all
+          tasks:
+            - {name: who, command: "echo {{ inventory_hostname }}", register: who}
+            - {meta: end_play, when: CONDITION}
+            - {name: after, ping: }
+        - hosts: all
+          tasks: [{name: next, ping: }]
+    """
+    counted = {"changed": 1, "ok": 1 if first == "n1" else 2}
+    for condition in (f"who.stdout == '{first}'", f"inventory_hostname == '{first}'"):
+        run = project.deploy(book.replace("CONDITION", condition), *three).ok()
+        ran = {name: sum(event["task"]["name"] == name for event in run.tasks()) for name in ("after", "next")}
+        assert ran == {"after": 0 if first == "n1" else 3, "next": 3}, condition
+        assert all(run.counts(node.name) == counted for node in three), "meta is no task"
+
+
+def test_end_play_ends_later_batches(project: Project, three: list[TestNode]) -> None:
+    """After an `end_play` no further batch begins; after an `end_host` it does."""
+    book = """
+        - hosts: all
+          serial: 1
+          tasks: [{name: one, ping: }, {meta: HOW}, {name: two, ping: }]
+    """
+    ended = project.deploy(book.replace("HOW", "end_play"), *three).ok()
+    assert [(event["host"], event["task"]["name"]) for event in ended.tasks()] == [("n1", "one")]
+    ended = project.deploy(book.replace("HOW", "end_host")).ok()
+    assert [(event["host"], event["task"]["name"]) for event in ended.tasks()] == [(f"n{i}", "one") for i in (1, 2, 3)]
+
+
 def test_delegate_to_localhost(project: Project, three: list[TestNode]) -> None:
     """A delegated task runs on the controller with the variables of its host, and its result goes back to the host."""
     run = project.deploy(
