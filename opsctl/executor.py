@@ -64,6 +64,8 @@ class DeployOptions:
     skip: tuple[str, ...] = ()
     #: `server` tasks launch the rehearsal engine.
     rehearse: bool = False
+    #: How many `-v` were given: what `debug` tasks ask for with `verbosity`.
+    verbosity: int = 0
 
     def plan(self) -> planning.PlanOptions:
         """The part that the planner needs."""

@@ -172,6 +172,8 @@ class HostRun:
             }
             out["lock_wait"] = run.options.lock_wait
             out["more"] = self.play.more(self.host)
+        if run.options.verbosity > 0:
+            out["verbosity"] = run.options.verbosity
         if self.play.play.handlers:
             out["project"] = [os.path.basename(run.playbook.path), _label(self.play.play)]
         if self.host in run.refused:

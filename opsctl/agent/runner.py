@@ -283,6 +283,10 @@ class Runner:
                 }
         report.begin(scope, self.engine)
         args, types = self._args(task, scope)
+        if task["kind"] == "debug" and self._too_quiet(args.get("verbosity")):
+            reason = "shown with -%s" % ("v" * int(args["verbosity"]))
+            result = {"changed": False, "skipped": True, "skipped_reason": "Verbosity threshold not met."}
+            return {"outcome": "skipped", "reason": reason, "result": result}
         if task["kind"] == "setup" and not args.get("filter"):
             args["want"] = ["ansible_facts", *self.facts]  # what was asked for by name (GPUs) must not grow old
         request: Dict[str, Any] = {
@@ -304,6 +308,10 @@ class Runner:
             request["timeout"] = float(timeout)
         become = self.engine.evaluate(from_wire(task.get("become")), scope)
         return self._until(task, scope, report, request, become)
+
+    def _too_quiet(self, wanted: Any) -> bool:
+        """Whether fewer `-v` were given than a `debug` task wants. (What is no number is the kind's to refuse.)"""
+        return str(wanted).isdigit() and int(wanted) > int(self.segment.get("verbosity") or 0)
 
     def _args(self, task: Task, scope: Scope) -> Tuple[Dict[str, Any], Any]:
         if not task.get("prepare"):

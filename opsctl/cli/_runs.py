@@ -100,6 +100,7 @@ def deploy_options(common: Common, flags: DeployFlags, given: Passwords) -> Depl
         rerun=flags.rerun,
         skip=flags.skip,
         rehearse=flags.rehearse,
+        verbosity=common.verbosity,
     )
 
 

@@ -16,8 +16,8 @@ class AssertArgs(Args):
 
     that: Raw = arg("A bare expression, or a list of them (no `{{ }}`); each must yield a boolean.")
     fail_msg: Str | None = arg("The message when one is false.", None, ("msg",))
-    success_msg: Str | None = arg("The message when all are true.", None)
-    quiet: YesNo = arg("Whether the result is kept short.", False)
+    success_msg: Str | None = arg("The message when all are true; `-v` shows it.", None)
+    quiet: YesNo = arg("Whether `-v` leaves out the message when all are true.", False)
 
 
 class DebugArgs(Args):
@@ -25,7 +25,7 @@ class DebugArgs(Args):
 
     msg: Raw | None = arg("What is shown: text, or any value.", None)
     var: Raw | None = arg("A bare expression (no `{{ }}`) whose value is shown.", None)
-    verbosity: Int = arg("Shown only with at least that many `-v`.", 0)
+    verbosity: Int = arg("With fewer `-v` than this, the task is skipped.", 0)
 
     @model_validator(mode="after")
     def _one(self) -> DebugArgs:

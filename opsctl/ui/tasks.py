@@ -73,14 +73,20 @@ def results(event: Event) -> Iterator[str]:
         for item in items:
             label = clean(item.get("label", item.get("item", "item")))
             # Which item it is stands in its label.
-            told = {key: one for key, one in (item.get("result") or {}).items() if key not in _OF_LOOPS}
+            told = {key: one for key, one in _spoken(event, item).items() if key not in _OF_LOOPS}
             lines = list(_result(told))
             outcome = item.get("outcome") or ("changed" if item.get("changed") else "ok")
             yield f"{label}: {clean(outcome)}" + (f"  {lines[0]}" if len(lines) == 1 else "")
             if len(lines) > 1:
                 yield from ("  " + line for line in lines)
         return
-    yield from _result(event.get("result") or {})
+    yield from _result(_spoken(event, event))
+
+
+def _spoken(event: Event, part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The result of a task or item, as far as it is to be shown: an `assert` may be `quiet`."""
+    result: Mapping[str, Any] = part.get("result") or {}
+    return {} if (event.get("task") or {}).get("kind") == "assert" and result.get("quiet") is True else result
 
 
 def _result(result: Mapping[str, Any]) -> Iterator[str]:

@@ -231,3 +231,36 @@ def test_run_waits_for_a_command_that_closed_its_output(project: Project, node: 
     """Its status counts, not the end of its output."""
     project.inventory(node)
     assert project.opsctl("run", "n1", "--", "exec >&- 2>&-; sleep 3; exit 3").code == 3
+
+
+def test_verbosity_of_debug_and_quiet_asserts(project: Project, node: TestNode) -> None:
+    """`debug` with `verbosity` is skipped with fewer `-v`, also where only the node knows it; `assert` with `quiet` does
+    not repeat with `-v` that it holds."""
+    project.write(
+        "site.yml",
+        """
+        - hosts: all
+          tasks:
+            - {debug: {msg: message-one, verbosity: 1}, register: one}
+            - {debug: {msg: message-two, verbosity: "{{ 2 if one is skipped or one is success else 0 }}"}}
+            - {debug: {msg: message-zero}}
+            - {assert: {that: item == 1, success_msg: told}, loop: [1]}
+            - {assert: {that: 1 == 1, success_msg: not-told, quiet: yes}}
+            - {assert: {that: item == 1, success_msg: not-told, quiet: yes}, loop: [1]}
+        """,
+    )
+    project.inventory(node)
+    said = {}
+    for option in ((), ("-v",), ("-vv",)):
+        run = project.opsctl("deploy", "site.yml", *option).ok()
+        said[len("".join(option))] = [
+            word for word in ("message-zero", "message-one", "message-two", "told") if word in run.stderr
+        ]
+        assert "not-told" not in run.stderr
+    assert said == {
+        0: ["message-zero"],
+        2: ["message-zero", "message-one", "told"],
+        3: ["message-zero", "message-one", "message-two", "told"],
+    }
+    run = project.opsctl("deploy", "site.yml", "--json", "-v").ok()
+    assert run.outcomes[:3] == ["ok", "skipped", "ok"]

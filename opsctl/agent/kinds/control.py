@@ -44,7 +44,8 @@ class Assert(_Blind):
         return {}
 
     def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
-        return {"msg": args.get("success_msg") or "All assertions passed"}
+        told = {"msg": args.get("success_msg") or "All assertions passed"}
+        return {**told, "quiet": True} if args.get("quiet") else told
 
 
 class Debug(_Blind):
