@@ -125,7 +125,7 @@ class Group:
 
 @dataclass
 class Host:
-    """A host of the inventory. ``vars`` is the merged result: all < parent groups < child groups < host."""
+    """A host of the inventory. ``vars`` is the merged result: groups < host."""
 
     name: str
     vars: dict[str, Any] = field(default_factory=dict)

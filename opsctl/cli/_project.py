@@ -84,6 +84,19 @@ def playbooks() -> list[str]:
     return [path for path in found if os.path.isfile(path)]
 
 
+def playbook_folder() -> str | None:
+    """Where the project's playbooks are, if variables of groups or hosts stand beside them."""
+    from ..config.inventory import VARS_FOLDERS
+
+    # Which files are playbooks, their content tells; without such folders it need not be read.
+    if not any(os.path.isdir(os.path.join(at, name)) for at in ("playbooks", "") for name in VARS_FOLDERS):
+        return None
+    from ..config.lint import project_playbooks
+
+    found = project_playbooks()
+    return os.path.dirname(found[0]) if found else None
+
+
 def lint(paths: Sequence[str], common: Common) -> tuple[list[str], list[Problem]]:
     """The playbooks that were checked, and the findings. Without ``paths`` all of the project."""
     from ..config.inventory import default_sources

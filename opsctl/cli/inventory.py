@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import click
 
 from ..errors import UsageError
 from ._options import Common, common, complete_hosts
+from .deploy import complete_playbooks
 
 if TYPE_CHECKING:
     from ..model import Inventory
@@ -20,12 +22,17 @@ if TYPE_CHECKING:
 @click.argument("pattern", metavar="[HOST]", required=False, shell_complete=complete_hosts)
 @click.option("--explain", metavar="VAR", help="Where this variable of HOST comes from, and what it wins over.")
 @click.option("--graph", is_flag=True, help="The groups as a tree.")
+@click.option("--playbook", metavar="PLAYBOOK", shell_complete=complete_playbooks,
+              help="As this playbook sees them, with the variables beside it (default: those of the project).")  # fmt: skip
 @common(connect=False)
-def command(shared: Common, pattern: str | None, explain: str | None, graph: bool) -> int:
+def command(shared: Common, pattern: str | None, explain: str | None, graph: bool, playbook: str | None) -> int:
     """Show the hosts of the inventory, or the variables of HOST (a host, group or pattern)."""
     from . import _project
 
-    inventory = _project.load_inventory(shared)
+    if playbook is not None:
+        _project.must_exist(playbook)
+    folder = _project.playbook_folder() if playbook is None else os.path.dirname(playbook)
+    inventory = _project.load_inventory(shared, folder)
     if explain is not None:
         if pattern is None:
             raise UsageError("`--explain` needs a host", hint=f"opsctl inventory HOST --explain {explain}")

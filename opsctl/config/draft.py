@@ -12,10 +12,15 @@ from .source import Map, key_span, value_span
 
 
 class Layer(NamedTuple):
-    """Variables that were said together: ``name`` tells for what, as `opsctl inventory HOST --explain` shows it."""
+    """Variables that were said together: ``name`` tells for what, as `opsctl inventory HOST --explain` shows it.
+
+    ``stage`` orders those of groups, as in Ansible: what the inventory's files say of any group, then group_vars for
+    `all`, then group_vars for the other groups, folder by folder.
+    """
 
     name: str
     vars: Map
+    stage: tuple[int, int] = (0, 0)
 
 
 @dataclass
@@ -32,11 +37,14 @@ class LoadedInventory(Inventory):
     origins: dict[str, str] = field(default_factory=dict)
 
     def layers(self, host: str) -> list[Layer]:
-        """The layers of ``host``'s variables, lowest first: `all`, parent groups, child groups, the host itself."""
-        out: list[Layer] = []
-        for group in self.chains.get(host, ("all",)):
-            out += self.group_layers.get(group, ())
-        return out + self.host_layers.get(host, [])
+        """The layers of ``host``'s variables, lowest first: those of its groups (`in_order`), then its own."""
+        layers = [layer for group in self.chains.get(host, ("all",)) for layer in self.group_layers.get(group, ())]
+        return in_order(layers) + self.host_layers.get(host, [])
+
+
+def in_order(layers: list[Layer]) -> list[Layer]:
+    """The layers of groups, which come lowest group first, by stage; within one, parents stay before their children."""
+    return sorted(layers, key=lambda layer: layer.stage)
 
 
 @dataclass
@@ -91,12 +99,15 @@ class Draft:
         self.group(child, span)
         self.groups[parent].children.setdefault(child, span)
 
-    def add_vars(self, name: str, values: Map, *, group: str | None = None, host: str | None = None) -> None:
-        """Add a layer of variables to a group or a host."""
+    def add_vars(
+        self, name: str, values: Map, *, group: str | None = None, host: str | None = None, folder: int | None = None
+    ) -> None:
+        """Add a layer of variables to a group or a host; ``folder`` counts those whose group_vars/ were read before."""
         if not values:
             return
         if group is not None:
-            self.groups[group].layers.append(Layer(name, values))
+            stage = (0, 0) if folder is None else (1 if group == "all" else 2, folder)
+            self.groups[group].layers.append(Layer(name, values, stage))
         elif host is not None:
             self.host_layers.setdefault(host, []).append(Layer(name, values))
 
@@ -130,7 +141,8 @@ class Draft:
             key = tuple(own)
             if key not in merged:
                 chain = self._chain(own, parents, order)
-                merged[key] = chain, self._merge([layer for group in chain for layer in self.groups[group].layers])
+                layers = in_order([layer for group in chain for layer in self.groups[group].layers])
+                merged[key] = chain, self._merge(layers)
             chain, group_vars = merged[key]
             layers = self.host_layers.get(name, [])
             names = tuple(sorted(group for group in chain if group != "all"))

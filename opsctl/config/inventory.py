@@ -22,7 +22,7 @@ from .yaml import load_yaml
 
 #: Files in an inventory directory that are no inventory.
 _IGNORED = (".pyc", ".pyo", ".swp", ".bak", "~", ".rpm", ".md", ".txt", ".rst", ".orig", ".cfg", ".retry", ".csv")
-_VARS_FOLDERS = ("group_vars", "host_vars")
+VARS_FOLDERS = ("group_vars", "host_vars")
 _VARS_ENDINGS = ("", ".yml", ".yaml", ".json")
 
 
@@ -47,19 +47,23 @@ def default_sources(given: Sequence[str], environ: Mapping[str, str], cwd: str |
 
 
 def load_inventory(sources: Sequence[str], *, playbook_dir: str | os.PathLike[str] | None = None) -> LoadedInventory:
-    """Read all ``sources`` into one inventory; later ones win. ``playbook_dir`` may hold group_vars and host_vars.
+    """Read all ``sources`` into one inventory; later ones win. ``playbook_dir`` may hold group_vars and host_vars,
+    which win over those of the inventory.
 
     Raises InputUnreadable, or ConfigError with its place.
     """
     draft = Draft()
     for source in sources:
         _source(source, draft)
-    for folder in list(dict.fromkeys(draft.folders)):
-        _vars_folders(folder, draft)
+    folders: dict[str, str] = {}
+    for folder in draft.folders:
+        folders.setdefault(os.path.realpath(folder), folder)
     if playbook_dir is not None:
         folder = os.fspath(playbook_dir) or "."
-        if os.path.realpath(folder) not in {os.path.realpath(one) for one in draft.folders}:
-            _vars_folders(folder, draft)
+        real = os.path.realpath(folder)
+        folders[real] = folders.pop(real, folder)  # the last one, also if it is the inventory's too
+    for number, folder in enumerate(folders.values()):
+        _vars_folders(folder, number, draft)
     return draft.finish()
 
 
@@ -89,7 +93,7 @@ def _folder(folder: str, draft: Draft) -> None:
         raise InputUnreadable(f"cannot read {folder}", cause=error.strerror or str(error)) from None
     for name in names:
         path = os.path.join(folder, name)
-        if name.startswith(".") or name.endswith(_IGNORED) or name in _VARS_FOLDERS:
+        if name.startswith(".") or name.endswith(_IGNORED) or name in VARS_FOLDERS:
             continue
         if os.path.isdir(path):
             _folder(path, draft)
@@ -132,8 +136,8 @@ def _is_yaml(path: str, text: str) -> bool:
     return False
 
 
-def _vars_folders(folder: str, draft: Draft) -> None:
-    """Read group_vars/ and host_vars/ in ``folder`` for the groups and hosts that exist."""
+def _vars_folders(folder: str, number: int, draft: Draft) -> None:
+    """Read group_vars/ and host_vars/ in ``folder``, of which ``number`` were read before, for what exists."""
     for kind, names in (("group", list(draft.groups)), ("host", list(draft.hosts))):
         base = os.path.join(folder, f"{kind}_vars")
         try:
@@ -150,9 +154,10 @@ def _vars_folders(folder: str, draft: Draft) -> None:
                     values = load_vars_file(path)
                     draft.sources.append(path)
                     layer = f"{kind} `{name}`"
-                    draft.add_vars(
-                        layer, values, group=name if kind == "group" else None, host=name if kind == "host" else None
-                    )
+                    if kind == "group":
+                        draft.add_vars(layer, values, group=name, folder=number)
+                    else:
+                        draft.add_vars(layer, values, host=name)
 
 
 def _vars_files(path: str) -> list[str]:

@@ -56,9 +56,10 @@ _TAGS = """\
 `!secret env:NAME`, `!secret file:PATH` and `!secret cmd:COMMAND` name where a secret is kept. `!unsafe` text is never
 evaluated as a template."""
 _WITHIN = """\
-Within the groups: `all`, then parents before children, `ansible_group_priority`, then by name; within one group or
-host: the inventory file, then `group_vars/` or `host_vars/` beside the inventory, then beside the playbook.
-`opsctl inventory HOST --explain VAR` shows it."""
+Of groups, as in Ansible: first all that the inventory's files say, then `group_vars/` for `all`, then
+`group_vars/` for other groups, each of them beside the inventory before beside the playbook; within one of these `all`,
+then parents before children, `ansible_group_priority`, then by name. Of the host: the inventory's files, then `host_vars/`
+beside the inventory, then beside the playbook. `opsctl inventory HOST --explain VAR` shows it."""
 
 
 def pages() -> dict[str, str]:
@@ -158,7 +159,7 @@ def _inventory() -> str:
             "## Refused connection variables",
             _advice(REFUSED_VARIABLES),
             "## Which value wins",
-            f"Lowest first: {', '.join(ORDER)}. {_WITHIN}",
+            f"Lowest first: {', '.join(ORDER)}.\n{_WITHIN}",
             "## Variables that opsctl sets",
             _advice(MAGIC, "variable", "meaning"),
             "## Facts",

@@ -1,7 +1,8 @@
 """Variables: which layers there are, in which order, and where a value came from.
 
-The order is Ansible's for what exists here (contracts 2), lowest first. Within one group or host, what the inventory
-file says comes first, then `group_vars/` or `host_vars/` beside the inventory, then beside the playbook.
+The order is Ansible's for what exists here (contracts 2), lowest first. What the inventory's files say of groups comes
+first, then `group_vars/` for `all`, then `group_vars/` for other groups, each beside the inventory, then beside the
+playbook; then the host: the files, `host_vars/` beside the inventory, then beside the playbook.
 """
 
 from __future__ import annotations

@@ -117,6 +117,32 @@ def test_inventory(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inventory", "nosuch"]) == 2
 
 
+def test_inventory_shows_what_playbooks_see(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Variables beside the project's playbooks are in the list and win in --explain, as they do in a deploy; another
+    playbook can be named."""
+    for folder in ("playbooks", "other"):
+        (project / folder / "group_vars").mkdir(parents=True, exist_ok=True)
+        (project / folder / "group_vars" / "all.yml").write_text(f"answer: {folder}\n")
+    (project / "inventory" / "group_vars" / "all.yml").write_text("answer: inventory\n")
+    book = "- hosts: all\n  tasks: [{name: shown, debug: {msg: 'the answer is {{ answer }}'}}]\n"
+    for name in ("playbooks/answer.yml", "other/answer.yml"):
+        (project / name).write_text(book)
+    for folder, named in (("playbooks", []), ("playbooks", ["--playbook", "playbooks/answer.yml"]),
+                          ("other", ["--playbook", "other/answer.yml"])):  # fmt: skip
+        capsys.readouterr()
+        assert main(["inventory", "localhost", "--explain", "answer", *named]) == 0
+        assert capsys.readouterr().out.splitlines() == [
+            f'localhost  answer = "{folder}"',
+            f"  group `all`  wins  {folder}/group_vars/all.yml:1:9",
+            '  group `all`  over "inventory"  inventory/group_vars/all.yml:1:9',
+        ]
+        assert main(["inventory", "localhost", *named]) == 0
+        assert f'  answer = "{folder}"\n' in capsys.readouterr().out
+        assert main(["deploy", f"{folder}/answer.yml", "-v"]) == 0
+        assert f"the answer is {folder}" in capsys.readouterr().err
+    assert main(["inventory", "localhost", "--playbook", "nosuch.yml"]) == 2
+
+
 def test_inventory_shows_no_secrets(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """References are shown as references; what a name gives away is masked; nothing is fetched."""
     (project / "inventory" / "host_vars").mkdir()

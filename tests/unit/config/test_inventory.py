@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import stat
 from pathlib import Path
 from typing import Any
@@ -107,7 +109,8 @@ def test_order_of_groups(tmp_path: Path) -> None:
 
 
 def test_group_vars_and_host_vars(tmp_path: Path) -> None:
-    """Within a group: inventory file, then beside the inventory, then beside the playbook; then the next group."""
+    """The inventory file, then beside the inventory, then beside the playbook; `all` beside the inventory, too, wins over
+    what the file says of any group."""
     source = write(tmp_path, "inv/hosts.yml", "web:\n  vars: {a: 1, b: 1, c: 1, d: 1}\n  hosts: {h: {e: 1, f: 1}}\n")
     write(tmp_path, "inv/group_vars/all.yml", "a: 0\nz: 0\n")
     write(tmp_path, "inv/group_vars/web.yml", "b: 2\nc: 2\n")
@@ -117,8 +120,41 @@ def test_group_vars_and_host_vars(tmp_path: Path) -> None:
     write(tmp_path, "inv/host_vars/h", "e: 2\n")
     write(tmp_path, "play/host_vars/h.json", '{"f": 3}')
     found = load_inventory([source], playbook_dir=tmp_path / "play")
-    assert dict(found.hosts["h"].vars) == {"a": 1, "b": 2, "c": 3, "d": 3, "e": 2, "f": 3, "z": 0}
+    assert dict(found.hosts["h"].vars) == {"a": 0, "b": 2, "c": 3, "d": 3, "e": 2, "f": 3, "z": 0}
     assert len(found.sources) == 7
+
+
+#: Which place wins over which, lowest first, as ansible-core 2.19 has it: A is `all`, T a group, U another one, W a child of
+#: T, H the host; 0 the inventory file, 1 and 3 two inventories' folders, 2 the playbook's.
+ANSIBLE = {
+    "apart": "A0 T0 U0 W0 A1 A3 A2 T1 U1 W1 T3 U3 W3 T2 U2 W2 H0 H1 H3 H2",
+    "playbook beside the first": "A0 T0 U0 W0 A3 A1 T3 U3 W3 T1 U1 W1 H0 H3 H1",
+}
+
+
+@pytest.mark.parametrize("case", ANSIBLE)
+def test_the_order_of_places_is_ansibles(tmp_path: Path, case: str) -> None:
+    """For every two places that give a variable, the one that Ansible takes."""
+    places = ANSIBLE[case].split()
+    given: dict[str, dict[str, str]] = {place: {} for place in places}
+    for low, high in itertools.combinations(places, 2):
+        given[low][f"{low}_{high}"] = low
+        given[high][f"{low}_{high}"] = high
+    web = {"vars": given["W0"], "hosts": {"h": given["H0"]}}
+    groups = {"top": {"vars": given["T0"], "children": {"web": web}}, "uther": {"vars": given["U0"], "hosts": {"h": {}}}}
+    source = write(tmp_path, "inv1/hosts.yml", json.dumps({"all": {"vars": given["A0"], "children": groups}}))
+    more = write(tmp_path, "inv3/hosts.yml", json.dumps({"all": {"hosts": {"h": {}}}}))
+    names = {"A": "group_vars/all", "T": "group_vars/top", "U": "group_vars/uther", "W": "group_vars/web", "H": "host_vars/h"}
+    for place in places:
+        group, number = place[0], place[1]
+        if number != "0":
+            write(tmp_path, f"inv{number}/{names[group]}.yml", json.dumps(given[place]))
+    playbooks = tmp_path / ("inv2" if case == "apart" else "inv1")
+    found = load_inventory([source, more], playbook_dir=playbooks)
+    taken = {name: value for name, value in found.hosts["h"].vars.items() if "_" in name}
+    assert taken == {f"{low}_{high}": high for low, high in itertools.combinations(places, 2)}
+    layers = [layer.vars for layer in found.layers("h")]
+    assert {name: value for layer in layers for name, value in layer.items()} == found.hosts["h"].vars
 
 
 def test_directory_of_sources(tmp_path: Path) -> None:
