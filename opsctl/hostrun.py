@@ -126,14 +126,16 @@ class HostRun:
 
         ``over`` are the segments that it takes up: what the node still has of them can go.
         """
-        from .connect import run_raw_first
-
         run, state = self.run, self.state
         fresh = state.session is None
         assert self.record is not None
         body = {**self.segment.body, "id": segment_id, **self._around()}
         session = run.sessions.get(state)
-        prepared = run_raw_first(self, session, body)
+        prepared = None
+        if body["nodes"] and body["nodes"][0].get("kind") == "raw":
+            from .pythonless import run_raw_first
+
+            prepared = run_raw_first(self, session, body)
         if prepared is False:
             self._event({"ev": "segment_finished", "ok": False})
             return self.record.events[-1]

@@ -382,8 +382,12 @@ class Builder:
 
     def _task(self, task: Task, guarded: bool) -> dict[str, Any]:
         self.number += 1
+        before, self.facts_used = self.facts_used, set()
         try:
-            return TaskBuilder(self, task, guarded).build()
+            out = TaskBuilder(self, task, guarded).build()
+            if self.facts_used and task.kind == "raw":
+                out["facts"] = True  # it cannot run before there is a Python that tells them
+            return out
         except UnknownValue as exc:
             # Check mode: an earlier play did not run what this needs, and says so.
             return {
@@ -395,6 +399,8 @@ class Builder:
                 "when": [],
                 "unknown": exc.task,
             }
+        finally:
+            self.facts_used |= before
 
 
 def _texts(value: Any) -> Iterator[str]:

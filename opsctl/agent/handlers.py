@@ -72,6 +72,13 @@ class Handlers:
                     self._owe(handler)
         return found
 
+    def again(self, handler_id: str) -> None:
+        """A task that was done before this agent began has notified this handler: it is to run, and owed until then."""
+        self.notified[handler_id] = 0.0
+        for handler in self._all:
+            if handler["id"] == handler_id:
+                self._owe(handler)
+
     def begins(self, task: Task, report: Report) -> Callable[[bool], None]:
         """What is done when a worker is about to change something (True), or takes long.
 

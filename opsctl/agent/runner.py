@@ -180,7 +180,7 @@ class Runner:
         if event.get("facts"):
             self.facts = learned(self.facts, kept(event["facts"]))
         for handler_id in event.get("notified") or []:
-            self.handlers.notified[handler_id] = 0.0
+            self.handlers.again(handler_id)
         if event["outcome"] == "rescued":
             self._rescued(task, event.get("name"), event.get("result"))
         return event["outcome"] not in ("failed", "rescued")

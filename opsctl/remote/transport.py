@@ -73,7 +73,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True)
 class CommandResult:
-    """How a command ended. ``stderr`` is at most the last `STDERR_TAIL` bytes; ``truncated`` is about stdout."""
+    """How a command ended. ``truncated``: there was more than is kept of a stream."""
 
     status: int | None
     signal: str | None
@@ -92,18 +92,18 @@ def run(
     *,
     stdin: bytes = b"",
     timeout: float | None = None,
-    on_output: Callable[[bytes], None] | None = None,
+    on_output: Callable[[str, bytes], None] | None = None,
     limit: int = RUN_LIMIT,
 ) -> CommandResult:
     """Run one command over ``transport``, which must be connected, and wait for its end.
 
     ``timeout`` is in seconds for the whole command: then its channel is closed and TimeoutError raised.
-    ``on_output`` gets every piece of stdout; at most ``limit`` bytes are kept. This is for `raw`;
-    everything else goes through the agent.
+    ``on_output`` gets every piece of `stdout` and `stderr`; at most the first ``limit`` bytes of each are
+    kept. This is for `raw`; everything else goes through the agent.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    channel = transport.exec(command)
-    kept = bytearray()
+    channel = transport.exec(command, whole=True)
+    kept = {1: bytearray(), 2: bytearray()}
     truncated = False
     try:
         for at in range(0, len(stdin), SLICE):
@@ -114,18 +114,18 @@ def run(
             if left <= 0:
                 raise TimeoutError(f"the command did not end within {timeout:g} s")
             try:
-                data = channel.recv(min(left, 1.0))
+                stream, data = channel.recv_either(min(left, 1.0))
             except TimeoutError:
                 continue
             if not data:
                 break
             if on_output is not None:
-                on_output(data)
-            room = limit - len(kept)
-            kept += data[:room]
+                on_output("stdout" if stream == 1 else "stderr", data)
+            room = limit - len(kept[stream])
+            kept[stream] += data[:room]
             truncated = truncated or len(data) > room
         return CommandResult(
-            channel.exit_status(), channel.exit_signal(), bytes(kept), channel.stderr_tail(), truncated
+            channel.exit_status(), channel.exit_signal(), bytes(kept[1]), bytes(kept[2]), truncated
         )
     finally:
         channel.close()

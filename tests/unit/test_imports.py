@@ -186,6 +186,8 @@ def test_the_controller_uses_only_the_shared_part_of_the_agent() -> None:
     shared = tuple(f"opsctl.agent.{name}" for name in names)
     # `--root DIR` works on a local tree by the same code that works on a node.
     local = {"diagnose": ("opsctl.agent.sources", "opsctl.agent.logpack", "opsctl.agent.unpack"), "patching": ("opsctl.agent.patchops",)}
+    # On a node without Python the agent's runner works from here.
+    local["pythonless"] = ("opsctl.agent.runner", "opsctl.agent.kinds", "opsctl.agent.process")
     others = [path for path in SOURCES if room(path) != "agent"]
 
     def allowed_in(name: str) -> Callable[[str], bool]:
