@@ -16,7 +16,7 @@ OpsError
  +- LockHeld            another run holds the node                       exit 5
  +- Interrupted         by a signal, or by somebody's `stop`             exit 130
 
-Exit codes: contracts section 7, docs/guide.md "Exit codes".
+Exit codes: contracts section 7, docs/guide.md "Exit status".
 """
 
 from __future__ import annotations

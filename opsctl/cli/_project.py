@@ -41,7 +41,9 @@ def load_playbook(path: str, common: Common, inventory: Inventory, document: Any
 def must_exist(path: str) -> None:
     """`UsageError` with the playbooks that there are when ``path`` is missing."""
     if not os.path.exists(path):
-        known = playbooks()
+        from ..config.lint import is_playbook
+
+        known = [name for name in playbooks() if is_playbook(name)]
         hint = "there are: " + ", ".join(f"`{n}`" for n in known[:8]) if known else "`opsctl init` starts a project"
         raise UsageError(f"there is no playbook `{path}`", hint=hint)
 
@@ -73,7 +75,7 @@ def some_hosts(inventory: Inventory, patterns: Iterable[str], limit: Sequence[st
 
 
 def playbooks() -> list[str]:
-    """The playbooks of this project, for suggestions and completion: by their names only, nothing is read."""
+    """What may be playbooks of this project, for suggestions and completion: by their names only, nothing is read."""
     found = []
     for folder in ("playbooks", "."):
         try:

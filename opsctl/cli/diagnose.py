@@ -57,7 +57,8 @@ def command(
 
     With FILE or --log: logs of vLLM, SGLang, the kernel or a container; given together they are one incident. Else the
     hosts of the inventory are asked (choose with -l): the logs of their servers, the kernel log and probes of driver,
-    GPUs and machine. Exit status 1: a cause of severity error or worse, a crash or a stall; 3: no host answered.
+    GPUs and machine. Exit status 1: a cause of severity error or worse, a crash or a stall; 3: a log cannot
+    be read, or a host cannot be reached.
     """
     from ..diagnose import diagnose_files
 

@@ -60,7 +60,7 @@ def project_playbooks(root: str = ".") -> list[str]:
     for folder in (os.path.join(root, "playbooks"), root):
         if os.path.isdir(folder):
             names = sorted(name for name in os.listdir(folder) if name.endswith((".yml", ".yaml")))
-            out = [path for name in names if _is_playbook(path := os.path.normpath(os.path.join(folder, name)))]
+            out = [path for name in names if is_playbook(path := os.path.normpath(os.path.join(folder, name)))]
         if out:
             break
     return out
@@ -70,7 +70,8 @@ def _common(inventory: LoadedInventory | None) -> dict[str, Any]:
     return common_vars(inventory) if inventory is not None else {}
 
 
-def _is_playbook(path: str) -> bool:
+def is_playbook(path: str) -> bool:
+    """Whether the YAML file holds plays; one that is broken may."""
     try:
         document = load_yaml(path)
     except OpsError:

@@ -329,16 +329,3 @@ def _family(kind: str) -> str:
     """The kind of key behind an algorithm's name: RSA has three names, certificates one each."""
     base = kind.removesuffix("-cert-v01@openssh.com")
     return "ssh-rsa" if "rsa" in base else base
-
-
-def all_unknown(errors: Sequence[HostKeyUnknown]) -> HostKeyChanged:
-    """One error that lists every unknown host of a run, with the lines that would make them known."""
-    if len(errors) == 1:
-        return errors[0]
-    hosts = "; ".join(f"{error.host}: {error.key.kind} {error.key.fingerprint}" for error in errors)
-    lines = "\n".join(error.line for error in errors)
-    return HostKeyChanged(
-        f"{len(errors)} host keys are unknown, and the policy is strict",
-        cause=hosts,
-        hint=f"verify the fingerprints, then add these lines to known_hosts:\n{lines}",
-    )

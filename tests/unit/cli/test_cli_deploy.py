@@ -448,7 +448,10 @@ def test_lists(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_missing_playbook_names_those_that_are_there(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The usual slip, a wrong path, is answered with the right ones."""
+    """The usual slip, a wrong path, is answered with the right ones: files of tasks, variables or hosts are none."""
+    (project / "playbooks").mkdir()
+    (project / "playbooks" / "tasks.yml").write_text("- command: x\n")
+    (project / "vars.yml").write_text("a: 1\n")
     assert main(["deploy", "sit.yml"]) == 2
     assert capsys.readouterr().err == "error: there is no playbook `sit.yml`\n\nhint: there are: `site.yml`\n"
 

@@ -41,3 +41,18 @@ def test_every_built_in_set_is_documented() -> None:
     """The table of sets names them all."""
     sets = load_sets(Path("/nonexistent"))
     assert {row[0].strip("`") for row in table("## The sets that come with opsctl")} == set(sets)
+
+
+def test_versions_are_those_of_the_matrix() -> None:
+    """A set names as its `versions` just the releases to which it applies."""
+    sets = load_sets(Path("/nonexistent"))
+    page = (Path(__file__).parents[3] / "docs" / "patch-matrix.md").read_text(encoding="utf-8")
+    seen = set()
+    for part in page.split("\n## ")[1:]:
+        head, _, *rows = [line.strip("|").split("|") for line in part.splitlines() if line.startswith("|")]
+        for column, name in ((at, cell.strip(" `")) for at, cell in enumerate(head) if "`" in cell):
+            seen.add(name)
+            for row in rows:
+                fits = sets[name].version_note(row[0].strip()) is None
+                assert fits == (row[column].strip() == "**applies**"), (name, row[0])
+    assert seen == set(sets)
