@@ -75,23 +75,31 @@ _INVENTORY = [
 _CONNECTION = [
     click.option("-u", "--user", metavar="NAME", help="Log in as this user."),
     click.option("-k", "--ask-password", is_flag=True, help="Ask for the SSH password."),
-    click.option("-K", "--ask-become-password", "ask_become", is_flag=True, help="Ask for the sudo password."),
-    click.option("--become-password-file", metavar="FILE", type=click.Path(dir_okay=False),
-                 help="Read the sudo password from a file."),
     click.option("--host-key", type=click.Choice(["accept-new", "strict", "off"]),
                  help="What to do with unknown host keys; else what ssh_config says, else accept-new. "
                       "A changed key stops, except under off."),
     click.option("--connect-timeout", callback=duration, metavar="TIME",
                  help="How long one connection may take; else what ssh_config says, else 10s."),
+]  # fmt: skip
+_BECOME = [
+    click.option("-K", "--ask-become-password", "ask_become", is_flag=True, help="Ask for the sudo password."),
+    click.option("--become-password-file", metavar="FILE", type=click.Path(dir_okay=False),
+                 help="Read the sudo password from a file."),
+]  # fmt: skip
+_MANY = [
     click.option("--forks", type=click.IntRange(min=1), default=32, show_default=True, metavar="N",
                  help="Hosts worked on at the same time."),
     click.option("--reconnect", callback=duration, default="10m", show_default=True, metavar="TIME",
                  help="How long to try again when a link is lost."),
 ]  # fmt: skip
-_OUTPUT = [
+_VERBOSITY = [
     click.option("-v", "--verbose", count=True, help="Also unchanged tasks and results; -vv live output."),
     click.option("-q", "--quiet", count=True, help="Only failures and the recap; -qq nothing."),
+]  # fmt: skip
+_JSON = [
     click.option("--json", is_flag=True, help="JSON on stdout, one event or record a line."),
+]  # fmt: skip
+_LIVE = [
     click.option("--no-progress", "progress", flag_value=False, default=True,
                  help="Plain lines instead of a live table."),
 ]  # fmt: skip
@@ -101,9 +109,30 @@ _LIMIT = [
 ]  # fmt: skip
 
 
-def common(*, connect: bool = True, limit: bool = True) -> Callable[[F], F]:
-    """Adds the shared options; the command gets them as one `Common`, its first argument."""
-    options = _INVENTORY + (_LIMIT if limit else []) + (_CONNECTION if connect else []) + _OUTPUT
+def common(
+    *,
+    connect: bool = True,
+    limit: bool = True,
+    become: bool = True,
+    many: bool = True,
+    verbosity: bool = True,
+    live: bool = False,
+) -> Callable[[F], F]:
+    """Adds the shared options that mean something to the verb; the command gets them as one `Common`, its first argument.
+
+    Not every verb has them all: ``become`` those of sudo, ``many`` those for several hosts and lost links, ``verbosity``
+    -v and -q, ``live`` that of the live table.
+    """
+    options = [
+        *_INVENTORY,
+        *(_LIMIT if limit else ()),
+        *(_CONNECTION if connect else ()),
+        *(_BECOME if connect and become else ()),
+        *(_MANY if connect and many else ()),
+        *(_VERBOSITY if verbosity else ()),
+        *_JSON,
+        *(_LIVE if live else ()),
+    ]
     names = set(Common.__dataclass_fields__)
 
     def decorate(function: F) -> F:

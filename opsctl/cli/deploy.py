@@ -59,7 +59,7 @@ def deploy_options(function: F) -> F:
               help="Go on with a run that was cut off (default: the last one); needs no PLAYBOOK.")  # fmt: skip
 @click.option("--rerun", multiple=True, metavar="TASK", help="With --resume: run this interrupted task again.")
 @click.option("--skip", multiple=True, metavar="TASK", help="With --resume: go on without this interrupted task.")
-@common()
+@common(live=True)
 def command(
     shared: Common,
     playbook: str | None,

@@ -39,7 +39,7 @@ from ._options import Common, common
     "--remote-log", "remote_logs", multiple=True, metavar="PATH", help="On hosts: this log too; may be repeated."
 )
 @click.option("--no-probes", "probes", flag_value=False, default=True, help="On hosts: only logs.")
-@common()
+@common(verbosity=False)
 def command(
     shared: Common,
     logs: tuple[str, ...],

@@ -20,7 +20,7 @@ from ._options import Common, common
 )
 @click.option("--log", "logs", multiple=True, metavar="FILE", help="A log that names the model's class.")
 @click.option("--env", "env", metavar="PATH", help="On hosts (-l): the environment that has the package.")
-@common()
+@common(become=False, verbosity=False)
 def command(
     shared: Common,
     message: str,

@@ -15,7 +15,7 @@ from ._options import Common, common, complete_hosts
 @click.command("facts", short_help="Show what is known about hosts")
 @click.argument("hosts", metavar="[HOST ...]", nargs=-1, shell_complete=complete_hosts)
 @click.option("-f", "--filter", "wanted", metavar="TEXT", help="Only facts with TEXT in their name.")
-@common()
+@common(become=False, verbosity=False)
 def command(shared: Common, hosts: tuple[str, ...], wanted: str | None) -> int:
     """Gather the facts of hosts (default: all), as playbooks see them."""
     from ..agent.facts import FACT_NAMES

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--graph", is_flag=True, help="The groups as a tree.")
 @click.option("--playbook", metavar="PLAYBOOK", shell_complete=complete_playbooks,
               help="As this playbook sees them, with the variables beside it (default: those of the project).")  # fmt: skip
-@common(connect=False)
+@common(connect=False, verbosity=False)
 def command(shared: Common, pattern: str | None, explain: str | None, graph: bool, playbook: str | None) -> int:
     """Show the hosts of the inventory, or the variables of HOST (a host, group or pattern)."""
     from . import _project

@@ -24,7 +24,7 @@ def command(ctx: click.Context) -> int:
 @command.command("clean", short_help="Remove the agent's cache and the state of finished runs")
 @click.argument("hosts", metavar="HOST ...", nargs=-1, required=True, shell_complete=complete_hosts)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@common()
+@common(become=False, verbosity=False)
 def clean(shared: Common, hosts: tuple[str, ...], yes: bool) -> int:
     """Remove from hosts what opsctl keeps there. What a running deploy needs stays."""
     question = "Remove opsctl's cache and the state of finished runs from {hosts}?"
@@ -35,7 +35,7 @@ def clean(shared: Common, hosts: tuple[str, ...], yes: bool) -> int:
 @click.argument("hosts", metavar="HOST ...", nargs=-1, required=True, shell_complete=complete_hosts)
 @click.option("--show", is_flag=True, help="Only say who holds it.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@common()
+@common(become=False, verbosity=False)
 def unlock(shared: Common, hosts: tuple[str, ...], show: bool, yes: bool) -> int:
     """Stop the run that holds a node, with the task that runs, and so free the node's lock."""
     if show:
@@ -48,7 +48,7 @@ def unlock(shared: Common, hosts: tuple[str, ...], show: bool, yes: bool) -> int
 @click.argument("hosts", metavar="HOST ...", nargs=-1, required=True, shell_complete=complete_hosts)
 @click.option("--clear", is_flag=True, help="Forget them: they will not run.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@common()
+@common(become=False, verbosity=False)
 def handlers(shared: Common, hosts: tuple[str, ...], clear: bool, yes: bool) -> int:
     """Show the handlers that were notified by runs which failed before they ran.
 

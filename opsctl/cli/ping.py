@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command("ping", short_help="Try to connect, and say how")
 @click.argument("hosts", metavar="[HOST ...]", nargs=-1, shell_complete=complete_hosts)
-@common()
+@common(become=False)
 def command(shared: Common, hosts: tuple[str, ...]) -> int:
     """Connect to hosts (default: all), start the agent, and say how long it took.
 

@@ -14,7 +14,7 @@ from .deploy import complete_playbooks, deploy_options, run
 @click.argument("playbook", shell_complete=complete_playbooks)
 @deploy_options
 @click.option("--no-diff", is_flag=True, help="Only the tasks, not what changes in files.")
-@common()
+@common(live=True)
 def command(shared: Common, playbook: str, no_diff: bool, **chosen: Any) -> int:
     """Show what `deploy PLAYBOOK` would change. Nothing is changed.
 

@@ -26,7 +26,7 @@ SIGNAL_BASE = 128
 @click.argument("host", shell_complete=complete_hosts)
 @click.argument("words", metavar="-- COMMAND ...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--stdin", "with_stdin", is_flag=True, help="Give the command opsctl's standard input; else it has none.")
-@common()
+@common(become=False, many=False, verbosity=False)
 def command(shared: Common, host: str, words: tuple[str, ...], with_stdin: bool) -> int:
     """Run COMMAND on HOST and pass on its output and its exit status.
 

@@ -235,3 +235,24 @@ def test_completion_survives_a_broken_inventory(tmp_path: Path) -> None:
            "COMP_CWORD": "2"}  # fmt: skip
     done = opsctl(cwd=tmp_path, env=env)
     assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+def test_every_shared_option_means_something() -> None:
+    """A verb has of the shared options those that it (or what it calls) reads: none is accepted and ignored."""
+    from opsctl.cli._verbs import root
+
+    def options(*path: str) -> set[str]:
+        found: Any = root
+        for name in path:
+            found = found.get_command(click.Context(found), name)
+        return {param.name for param in found.params if isinstance(param, click.Option) and param.name is not None}
+
+    shared = {"ask_become", "become_password_file", "forks", "reconnect", "verbose", "quiet", "progress"}
+    sudo, many, loud = {"ask_become", "become_password_file"}, {"forks", "reconnect"}, {"verbose", "quiet"}
+    wanted: dict[tuple[str, ...], set[str]] = {
+        ("deploy",): shared, ("plan",): shared, ("ping",): many | loud, ("facts",): many, ("run",): set(), ("lint",): loud,
+        ("inventory",): set(), ("node", "clean"): many, ("node", "unlock"): many, ("node", "handlers"): many,
+        ("explain",): many, ("diagnose",): many | sudo, ("logs",): many | sudo | loud, ("server", "list"): many | sudo | loud,
+        ("server", "stop"): many | sudo | loud, ("patch-vllm", "apply"): many | sudo | loud,
+    }  # fmt: skip
+    assert {path: options(*path) & shared for path in wanted} == wanted
