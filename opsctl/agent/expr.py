@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .boot import quick
-from .jinja import braced, environment, line_of, plain, shorten, show, single
+from .jinja import braced, environment, line_of, plain, shorten, show, single, verbatim
 from .values import Document, ExprError, Expression, Lazy, Omit, Template, Unknown, UnknownValue, dynamic
 
 TYPE_CHECKING = False
@@ -189,11 +189,16 @@ class Engine:
         return self._guard(template, work)
 
     def _compile(self, env: Any, template: Template) -> Tuple[bool, Any]:
-        inner = template.src if isinstance(template, Expression) else None
-        if inner is None or braced(inner):
-            inner = single(env, template.src.strip() if isinstance(template, Expression) else template.src)
+        src = template.src
+        inner: Optional[str] = src
+        if not isinstance(template, Expression):
+            if "\\" in src:
+                src = verbatim(env, src)
+            inner = single(env, src)
+        elif braced(src):
+            inner = single(env, src.strip())
         if inner is None:
-            return False, self._get(env, template.src)
+            return False, self._get(env, src)
         # A line break before the end keeps a trailing `#` or string from swallowing it.
         return True, self._get(env, "{%% set result = (%s\n) %%}" % inner)
 

@@ -5,10 +5,11 @@ import datetime as dt
 import hashlib
 import itertools
 import json
+import math
 import os.path
 import re
 import shlex
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from .values import ExprError
 
@@ -30,42 +31,55 @@ def to_bool(value: Any) -> bool:
 
 
 def to_json(value: Any, **kw: Any) -> str:
-    kw.setdefault("ensure_ascii", False)
     return json.dumps(value, **kw)
 
 
 def to_nice_json(value: Any, indent: int = 4, sort_keys: bool = True, **kw: Any) -> str:
-    return json.dumps(value, indent=indent, sort_keys=sort_keys, ensure_ascii=False, separators=(",", ": "), **kw)
+    return json.dumps(value, indent=indent, sort_keys=sort_keys, separators=(",", ": "), **kw)
 
 
 def from_json(text: Any) -> Any:
     return json.loads(text)
 
 
-_PLAIN = re.compile(r"[A-Za-z_/.][A-Za-z0-9_/.@+-]*( [A-Za-z0-9_/.@+-]+)*\Z")
+_PLAIN = re.compile(r"[A-Za-z_/.](?:[\w/.@+?=%&~-]|:(?=\S))*(?: [\w/.@+=](?:[\w/.@+?=%&~-]|:(?=\S))*)*\Z", re.A)
 _WORDS = frozenset(["", "null", "true", "false", "yes", "no", "on", "off", "y", "n", "none", ".inf", ".nan"])
 
 
+_YAML_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+
+
 def _yaml_scalar(value: Any) -> str:
-    if isinstance(value, str):
-        return value if _PLAIN.match(value) and value.lower() not in _WORDS else json.dumps(value, ensure_ascii=False)
-    return json.dumps(value)
+    if isinstance(value, float):
+        text = {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}.get(str(value), str(value))
+        return text.replace("e", ".0e") if "e" in text and "." not in text else text  # without a point it is a text
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if _PLAIN.match(value) and value.lower() not in _WORDS:
+        return value
+    if value.isprintable():
+        return "'%s'" % value.replace("'", "''")
+    return '"%s"' % "".join(_YAML_ESCAPES.get(one) or (one if one.isprintable() else "\\U%08x" % ord(one)) for one in value)
 
 
-def _yaml_lines(value: Any, indent: int, depth: int) -> List[str]:
+def _yaml_lines(value: Any, indent: int, depth: int, short: Callable[[Any], Optional[str]] = lambda value: None) -> List[str]:
+    """Lines of block-style YAML; ``short`` gives what goes on one line instead."""
     pad = " " * (indent * depth)
     out = []  # type: List[str]
+    one = short(value)
+    if one is not None:
+        return [pad + one]
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
-            if isinstance(item, (Mapping, list)) and item:
+            if isinstance(item, (Mapping, list)) and item and short(item) is None:
                 out.append("%s%s:" % (pad, _yaml_scalar(key)))
-                out += _yaml_lines(item, indent, depth + (1 if isinstance(item, Mapping) else 0))
+                out += _yaml_lines(item, indent, depth + (1 if isinstance(item, Mapping) else 0), short)
             else:
-                out.append("%s%s: %s" % (pad, _yaml_scalar(key), _yaml_lines(item, indent, 0)[0]))
+                out.append("%s%s: %s" % (pad, _yaml_scalar(key), _yaml_lines(item, indent, 0, short)[0]))
         return out
     if isinstance(value, list) and value:
         for item in value:
-            lines = _yaml_lines(item, indent, 0)
+            lines = _yaml_lines(item, indent, 0, short)
             out.append("%s- %s" % (pad, lines[0]))
             out += ["%s  %s" % (pad, line) for line in lines[1:]]
         return out
@@ -74,9 +88,40 @@ def _yaml_lines(value: Any, indent: int, depth: int) -> List[str]:
     return [pad + ("[]" if isinstance(value, list) else _yaml_scalar(value))]
 
 
-def to_nice_yaml(value: Any, indent: int = 2, **_: Any) -> str:
-    """Block-style YAML, keys in their order."""
-    return "\n".join(_yaml_lines(value, indent, 0)) + "\n"
+def _sorted(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        keys = sorted(value) if all(isinstance(key, str) for key in value) else list(value)
+        return {key: _sorted(value[key]) for key in keys}
+    return [_sorted(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def to_nice_yaml(value: Any, indent: int = 4, sort_keys: bool = True, **_: Any) -> str:
+    """Block-style YAML."""
+    return "\n".join(_yaml_lines(_sorted(value) if sort_keys else value, indent, 0)) + "\n"
+
+
+def to_yaml(value: Any, indent: int = 2, sort_keys: bool = True, default_flow_style: Optional[bool] = None, **_: Any) -> str:
+    """YAML whose innermost collections stand on one line; ``default_flow_style``: all of them, or none."""
+    if default_flow_style is False:
+        return to_nice_yaml(value, indent, sort_keys)
+    value = _sorted(value) if sort_keys else value
+    return "\n".join(_yaml_lines(value, indent, 0, _flow if default_flow_style else _leaf)) + "\n"
+
+
+def _flow(value: Any) -> Optional[str]:
+    """A collection on one line; None for a scalar."""
+    if isinstance(value, Mapping):
+        pairs = ("%s: %s" % (_yaml_scalar(key), _flow(item) or _yaml_scalar(item)) for key, item in value.items())
+        return "{%s}" % ", ".join(pairs)
+    if isinstance(value, list):
+        return "[%s]" % ", ".join(_flow(item) or _yaml_scalar(item) for item in value)
+    return None
+
+
+def _leaf(value: Any) -> Optional[str]:
+    """`_flow` for a collection without others in it."""
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return None if any(isinstance(item, (Mapping, list)) for item in inner) else _flow(value)
 
 
 def human_to_bytes(text: Any, default_unit: str = "") -> int:
@@ -257,6 +302,71 @@ def undef(hint: Optional[str] = None) -> Any:
 # -- digests, time, versions --------------------------------------------------------------------------------------------
 
 
+def _dice(seed: Any) -> Any:
+    import random
+
+    return random.SystemRandom() if seed is None else random.Random(seed)
+
+
+def rand(end: Any, start: Optional[int] = None, step: Optional[int] = None, seed: Any = None) -> Any:
+    """A number below ``end``, or one of its items; with a ``seed`` always the same one."""
+    source = _dice(seed)
+    if isinstance(end, int):
+        return source.randrange(start or 0, end, step or 1)
+    if start is not None or step is not None:
+        raise ExprError("`random` takes `start` and `step` with a number, and got %s" % type(end).__name__)
+    return source.choice(list(end))
+
+
+def shuffle(value: Iterable[Any], seed: Any = None) -> List[Any]:
+    out = list(value)
+    _dice(seed).shuffle(out)
+    return out
+
+
+def root(value: float, base: float = 2) -> float:
+    return math.sqrt(value) if base == 2 else math.pow(value, 1.0 / base)
+
+
+def to_uuid(text: Any, namespace: str = "361E6D51-FAEC-444A-9079-341386DA8E2E") -> str:
+    """The UUID (version 5) of a text, in Ansible's namespace."""
+    import uuid
+
+    return str(uuid.uuid5(uuid.UUID(namespace), str(text)))
+
+
+def _split_url(text: Any) -> Any:
+    import urllib.parse
+
+    return urllib.parse.urlsplit(str(text))
+
+
+def urlsplit(text: str, query: str = "") -> Any:
+    """The parts of a URL, or the one that is asked for."""
+    found = _split_url(text)
+    names = ("scheme", "netloc", "username", "password", "hostname", "port", "path", "query", "fragment")
+    parts = {name: getattr(found, name) for name in names}
+    if query and query not in parts:
+        raise ExprError("`urlsplit` knows no part %r" % query, hint="there are: " + ", ".join(names))
+    return parts[query] if query else parts
+
+
+def rekey_on_member(data: Any, key: str, duplicates: str = "error") -> Dict[Any, Any]:
+    """The mappings of a list (or of a mapping) by what each has under ``key``."""
+    out = {}  # type: Dict[Any, Any]
+    for item in data.values() if isinstance(data, Mapping) else data:
+        if not isinstance(item, Mapping) or key not in item:
+            raise ExprError("`rekey_on_member` found an item without `%s`" % key)
+        if item[key] in out and duplicates == "error":
+            raise ExprError("`rekey_on_member` found %r twice" % (item[key],), hint="duplicates='overwrite' takes the last")
+        out[item[key]] = item
+    return out
+
+
+def to_datetime(text: str, form: str = "%Y-%m-%d %H:%M:%S") -> dt.datetime:
+    return dt.datetime.strptime(text, form)  # noqa: DTZ007 - as the text says it, to be subtracted
+
+
 def digest(value: Any, algorithm: str = "sha1") -> str:
     return hashlib.new(algorithm, str(value).encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -339,7 +449,7 @@ def _regex_test(how: str) -> Any:
 
 
 FILTERS = {
-    "bool": to_bool, "to_json": to_json, "to_nice_json": to_nice_json, "from_json": from_json, "to_yaml": to_nice_yaml,
+    "bool": to_bool, "to_json": to_json, "to_nice_json": to_nice_json, "from_json": from_json, "to_yaml": to_yaml,
     "to_nice_yaml": to_nice_yaml, "human_to_bytes": human_to_bytes, "human_readable": human_readable,
     "regex_replace": regex_replace, "regex_search": regex_search, "regex_findall": regex_findall,
     "regex_escape": lambda value: re.escape(str(value)), "split": split, "comment": comment,
@@ -360,6 +470,9 @@ FILTERS = {
     "product": lambda a, *more: [list(pair) for pair in itertools.product(a, *more)],
     "combinations": lambda a, n: [list(pair) for pair in itertools.combinations(a, n)],
     "permutations": lambda a, n=None: [list(pair) for pair in itertools.permutations(a, n)],
+    "random": rand, "shuffle": shuffle, "pow": math.pow, "root": root, "to_uuid": to_uuid, "urlsplit": urlsplit,
+    "log": lambda value, base=math.e: math.log10(value) if base == 10 else math.log(value, base),
+    "rekey_on_member": rekey_on_member, "to_datetime": to_datetime, "commonpath": os.path.commonpath,
     "urldecode": lambda text: __import__("urllib.parse", fromlist=["x"]).unquote_plus(text),
 }  # type: Dict[str, Any]  # fmt: skip
 
@@ -370,6 +483,12 @@ TESTS = {
     "regex": _regex_test("search"), "truthy": is_truthy,
     "falsy": lambda value, convert_bool=False: not is_truthy(value, convert_bool),
     "contains": lambda container, item: item in container, "subset": lambda a, b: all(item in b for item in a),
-    "superset": lambda a, b: all(item in a for item in b), "all": all, "any": any,
+    "superset": lambda a, b: all(item in a for item in b), "issubset": lambda a, b: all(item in b for item in a),
+    "issuperset": lambda a, b: all(item in a for item in b), "nan": math.isnan, "isnan": math.isnan,
+    "is_abs": os.path.isabs, "unreachable": lambda value: bool(_result(value, "unreachable").get("unreachable", False)),
+    "reachable": lambda value: not _result(value, "reachable").get("unreachable", False),
+    "uri": lambda value: bool(_split_url(value).scheme), "url": lambda value: bool(_split_url(value).netloc),
+    "urn": lambda value: _split_url(value).scheme.lower() == "urn",
+ "all": all, "any": any,
     "abs": os.path.isabs,
 }  # type: Dict[str, Any]  # fmt: skip

@@ -5,13 +5,14 @@ Jinja2 is imported when the first expression is evaluated: on a node it may have
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from .values import OMIT, Omit, Undefined
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional
+    from typing import Any, Callable, Dict, List, Optional
 
 
 def environment(
@@ -57,6 +58,7 @@ def environment(
 
     settings: Dict[str, Any] = {
         "keep_trailing_newline": True,
+        "finalize": _written,
         "extensions": ["jinja2.ext.do", "jinja2.ext.loopcontrols"],
     }
     settings.update(options)
@@ -69,11 +71,33 @@ def environment(
     )
     env.context_class = Context
     vars(env)["opsctl_sources"] = sources
+    for name in _LISTS:
+        env.filters[name] = _listing(env.filters[name])
     env.filters.update(filters.FILTERS)
     env.tests.update(filters.TESTS)
     env.globals.update({"omit": OMIT, "undef": filters.undef, "now": filters.now})
     env.globals.update(hooks)
     return env
+
+
+#: Filters of Jinja2's that yield one item after the other.
+_LISTS = ("batch", "items", "map", "reject", "rejectattr", "select", "selectattr", "slice", "unique")
+
+
+def _listing(generator: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter that gives a list: a generator is gone when it was looked at once, and as text it is of no use."""
+    import functools
+
+    @functools.wraps(generator)
+    def run(*args: Any, **kwargs: Any) -> List[Any]:
+        return list(generator(*args, **kwargs))
+
+    return run
+
+
+def _written(value: Any) -> Any:
+    """What stands in a text for a value: lists are lists, whatever Python made of them."""
+    return plain(value) if isinstance(value, (tuple, list, dict)) else value
 
 
 def _missing_class() -> Any:
@@ -142,6 +166,24 @@ def single(env: Any, src: str) -> Optional[str]:
     if any(kind in ("variable_begin", "variable_end", "block_begin", "data") for _, kind, _ in inside):
         return None
     return "".join(text for _, _, text in inside)
+
+
+def verbatim(env: Any, src: str) -> str:
+    """``src`` with every backslash in the strings of its `{{ ... }}` for itself, as Ansible reads a value of a playbook:
+    `regex_replace('(.)', '\\1')` means the group. In statements and in template files Jinja2's escapes count."""
+    out, inside = [], False
+    for _, kind, text in env.lex(src):
+        inside = kind == "variable_begin" or (inside and kind != "variable_end")
+        out.append(_ESCAPED.sub(_literally, text) if inside and kind == "string" else text)
+    return "".join(out)
+
+
+_ESCAPED = re.compile(r"\\(.)", re.S)
+
+
+def _literally(found: Any) -> str:
+    one = found.group(1)
+    return "\\x5c" + ("\\x5c" if one == "\\" else "\\" + one if one in "'\"" else one)
 
 
 def plain(value: Any) -> Any:

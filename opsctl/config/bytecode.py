@@ -92,6 +92,7 @@ class _Lazy:
                 environment.lstrip_blocks,
                 environment.newline_sequence,
                 environment.keep_trailing_newline,
+                environment.finalize is not None,
                 environment.variable_start_string,
                 environment.variable_end_string,
                 environment.block_start_string,

@@ -54,9 +54,10 @@ def _items(value: Any, span: Span) -> Any:
     """`with_items` flattens one level: literally where the list is written, by a filter where it is computed."""
     if not isinstance(value, list):
         inner = _only(value)
-        return Text("{{ (" + inner + ") | flatten(levels=1) }}", span) if inner is not None else value
-    if len(value) == 1 and _only(value[0]) is not None:
-        return _items(value[0], span)
+        if inner is None:
+            return value
+        # In a list of one: a text is an item, and a list gives its items and those of the lists among them.
+        return Text("{{ [(" + inner + ")] | flatten(levels=2, skip_nulls=false) }}", span)
     for index, item in enumerate(value):
         if _only(item) is not None:
             return _by_filter(value, value_span(value, index) or span)
@@ -87,7 +88,7 @@ def _by_filter(value: list[Any], span: Span) -> Any:
             )
         else:
             parts.append("none" if item is None else str(item).lower() if isinstance(item, bool) else repr(_raw(item)))
-    return Text("{{ [" + ", ".join(parts) + "] | flatten(levels=1) }}", span)
+    return Text("{{ [" + ", ".join(parts) + "] | flatten(levels=1, skip_nulls=false) }}", span)
 
 
 def _dict(value: Any, span: Span) -> Any:
