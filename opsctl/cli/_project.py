@@ -70,7 +70,8 @@ def some_hosts(inventory: Inventory, patterns: Iterable[str], limit: Sequence[st
     names = [name for pattern in wanted for name in select(inventory, pattern, limit, strict=True)]
     if not names:
         known = ", ".join(list(inventory.hosts)[:8]) or "none"
-        raise UsageError(f"no host matches `{' '.join(wanted)}`", hint=f"hosts of the inventory: {known}")
+        limited = f" with `--limit {','.join(limit)}`" if limit else ""
+        raise UsageError(f"no host matches `{' '.join(wanted)}`{limited}", hint=f"hosts of the inventory: {known}")
     return list(dict.fromkeys(names))
 
 

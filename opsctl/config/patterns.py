@@ -11,7 +11,7 @@ from ..errors import ConfigError, InputUnreadable, Span, UsageError
 from ..model import Host, Inventory
 from .source import Map, Text, nearest, span_of
 
-_INDEX = re.compile(r"(.+?)\[(-?\d+)?(:)?(-?\d+)?\]\Z")
+_INDEX = re.compile(r"(.+?)\[(-?\d+)?(?:([:-])(-?\d+)?)?\]\Z")
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -155,8 +155,8 @@ def _match(inventory: Inventory, part: str, span: Span | None, option: str | Non
     index = _INDEX.match(part)
     if index and (index.group(2) is not None or index.group(3)):
         names = _match(inventory, index.group(1), span, option)
-        # `w[12]` is the glob if there is no `w` to take the twelfth of.
-        if names or index.group(3) or index.group(1) in inventory.groups:
+        # `w[12]` and `w[0-9]` are globs if there is no `w` to take the twelfth of.
+        if names or index.group(3) == ":" or index.group(1) in inventory.groups:
             return _slice(names, index)
     if part == "all" or part == "*":
         return list(inventory.hosts)
@@ -169,8 +169,8 @@ def _match(inventory: Inventory, part: str, span: Span | None, option: str | Non
 
 
 def _slice(names: list[str], index: re.Match[str]) -> list[str]:
-    low, colon, high = index.group(2), index.group(3), index.group(4)
-    if not colon:
+    low, to, high = index.group(2), index.group(3), index.group(4)
+    if not to:
         place = int(low)
         return [names[place]] if -len(names) <= place < len(names) else []
     # Ansible's slices include their end, unlike Python's.
