@@ -14,6 +14,7 @@ import os
 import select
 import socket
 import struct
+import threading
 import time
 
 TYPE_CHECKING = False
@@ -110,7 +111,8 @@ class NodeLock:
             return
         try:
             visitor.settimeout(1.0)
-            why = "; ".join(text for text in (self.owner.get("why"), self.note) if text)
+            told = self.asked_to_stop and "told to stop by %s" % self.asked_to_stop
+            why = "; ".join(text for text in (self.owner.get("why"), self.note, told) if text)
             visitor.sendall(json.dumps({**self.owner, "why": why} if why else self.owner).encode() + b"\n")
             if select.select([visitor], [], [], 0.05)[0]:
                 asked = json.loads(visitor.recv(4096).decode() or "{}")
@@ -133,6 +135,35 @@ class NodeLock:
         if self.sock is not None:
             self.sock.close()
             self.sock = None
+
+
+class Serving:
+    """A lock that was taken, for who has no loop of its own: a context in which a thread answers whoever comes.
+
+    The lock is given back at its end. Whether somebody asked to stop is in ``asked_to_stop`` of the lock.
+    """
+
+    def __init__(self, lock: NodeLock) -> None:
+        self._lock = lock
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="lock", daemon=True)
+
+    def __enter__(self) -> NodeLock:
+        self._thread.start()
+        return self._lock
+
+    def _serve(self) -> None:
+        while not self._over.is_set():
+            self._lock.again()
+            if self._lock.sock is None:
+                self._over.wait(0.2)
+            elif select.select([self._lock.sock], [], [], 0.2)[0]:
+                self._lock.serve()
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._lock.release()
 
 
 def holder_of(lock_name: str, say: Optional[Dict[str, Any]] = None) -> Optional[Dict[str, Any]]:

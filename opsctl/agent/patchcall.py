@@ -9,13 +9,12 @@ import json
 import os
 import pwd
 import signal
-import threading
 import time
 from typing import Any, Callable, Dict, List, Optional
 
 from . import boot, patchops
 from .kinds import Change, Fail, Kind
-from .lock import NodeLock, holder_of, name
+from .lock import NodeLock, Serving, holder_of, name
 from .patchfind import PatchFsError
 from .workers import become, login_name
 
@@ -52,7 +51,12 @@ def call(args: Dict[str, Any], state_dir: str) -> Answer:
                 "stopped", "somebody has taken the node from this run: `opsctl node unlock`", "nothing was written",
                 "run the command again",
             )  # fmt: skip
-        with _Locked(state_dir, owner):
+        lock = NodeLock(state_dir, {**owner, "since": time.time(), "pid": os.getpid()})
+        holder = lock.take()
+        if holder is not None:
+            words = "run %s by %s" % (holder.get("run"), holder.get("who", "somebody"))
+            raise PatchFsError("locked", "the node is held by another run", words, "wait for it, then run again")
+        with Serving(lock):
             until = time.monotonic() + 60.0
             while True:
                 answer = act()
@@ -261,38 +265,3 @@ class Operation(Kind):
 
     def report(self, args: Dict[str, Any], seen: Dict[str, Any]) -> Dict[str, Any]:
         return dict(seen)
-
-
-# -- the node's lock ----------------------------------------------------------------------------------------------
-
-
-class _Locked:
-    """The node's lock while the body runs; who asks meanwhile is told who has it. Raises PatchFsError (``locked``)."""
-
-    def __init__(self, state_dir: str, owner: Dict[str, Any]) -> None:
-        self._lock = NodeLock(state_dir, {**owner, "since": time.time(), "pid": os.getpid()})
-        self._over = threading.Event()
-        self._thread: Optional[threading.Thread] = None
-
-    def __enter__(self) -> "_Locked":
-        holder = self._lock.take()
-        if holder is not None:
-            words = "run %s by %s" % (holder.get("run"), holder.get("who", "somebody"))
-            raise PatchFsError("locked", "the node is held by another run", words, "wait for it, then run again")
-        if self._lock.sock is not None:
-            self._lock.sock.settimeout(0.2)
-            self._thread = threading.Thread(target=self._serve, daemon=True)
-            self._thread.start()
-        return self
-
-    def _serve(self) -> None:
-        while not self._over.is_set():
-            self._lock.serve()
-
-    def __exit__(self, *exc: object) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-        self._lock.release()
-
-

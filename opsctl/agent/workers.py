@@ -14,7 +14,7 @@ from .worker import Link, Worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional
+    from typing import Any, Callable, Dict, List, Optional
 
 #: Seconds a worker has to stop its task's processes before it is killed itself.
 GRACE = 8.0
@@ -121,6 +121,33 @@ def sudo_worker(user: str, root: str, password: Optional[str], cancelled: Callab
 
     started = sudo.start(user, root, password, cancelled)
     return WorkerHandle(started.pid, Link(started.read_fd, started.write_fd), user, started.terminal)
+
+
+def errand(
+    user: str, password: Optional[str], kind: str, args: Dict[str, Any], said: Callable[[str, str], None] = lambda *_: None
+) -> Dict[str, Any]:
+    """The result of one task by a worker that sudo starts for it; ``said(stream, text)`` hears it meanwhile. Raises Fail."""
+    worker = sudo_worker(user, os.path.dirname(os.path.dirname(os.path.abspath(__file__))), password, lambda: False)
+    try:
+        worker.link.send({"m": "task", "kind": kind, "args": args})
+        while True:
+            frame = worker.link.receive()
+            if frame is None:
+                raise Fail("the process of %s on the node ended" % user)
+            header = frame[0]
+            if header["m"] in ("output", "progress"):
+                said(header.get("stream", "progress"), header["text"])
+            elif header["m"] == "done":
+                if header.get("failed"):
+                    raise Fail(
+                        header.get("msg", "failed"),
+                        cause=header.get("cause") or "",
+                        hint=header.get("hint") or "",
+                        **(header.get("result") or {}),
+                    )
+                return dict(header["result"])
+    finally:
+        worker.link.close()
 
 
 class Workers:

@@ -14,6 +14,7 @@ import pytest
 from tests.support.leaks import wait_gone
 from tests.support.project import Project, TestNode
 from tests.support.running import Running, kill_agent, lines, pids, wait_for
+from tests.support.sshd import free_port
 
 HOLD = """
     - hosts: all
@@ -268,3 +269,45 @@ def test_resuming_enters_the_runs_own_lock(project: Project, other: Project, nod
         (node.files / "gate").touch()
         assert again.end().code == 0
     assert lines(node) == ["held", "freed"]
+
+
+def test_a_restart_that_takes_its_time_says_so(project: Project, other: Project, node: TestNode) -> None:
+    """While `server restart` waits for the end of a server, others learn at once who has the node; whoever may stops it."""
+    script = 'trap "touch {{ files }}/ends; while [ ! -e {{ files }}/gate ]; do sleep 0.05; done; exit" TERM; '
+    script += "touch {{ files }}/up; while :; do sleep 0.05; done"
+    server = {"engine": "command", "command": ["sh", "-c", script], "ready": "none", "port": free_port()}
+
+    def play(**args: object) -> str:
+        return json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [{"server": {"name": "slow", **args}}]}])
+
+    project.deploy(play(**server, grace=300), node).ok()
+    other.inventory(node)
+    ended = None
+    for stopped in (False, True):
+        wait_for((node.files / "up").exists, "the server does not begin")
+        with Running(project, "server", "restart", "slow", "--yes") as restart:
+            restart.until((node.files / "ends").exists, "the server is not stopped")
+            shown = other.opsctl("node", "unlock", "n1", "--show").ok().stdout
+            assert "server restart slow" in shown and getpass.getuser() in shown
+            run = other.deploy(OTHER, node)
+            assert run.code == 5 and "server restart slow" in run.error["cause"], run.explain()
+            if stopped:
+                with Running(other, "node", "unlock", "n1", "--yes") as unlock:
+                    wait_for(
+                        lambda: "told to stop by" in other.opsctl("node", "unlock", "n1", "--show").ok().stdout,
+                        "the restart is not told",
+                    )
+                    (node.files / "gate").touch()
+                    assert "run server-restart" in unlock.end().ok().stdout
+            else:
+                for name in ("ends", "up"):
+                    (node.files / name).unlink()
+                (node.files / "gate").touch()
+            ended = restart.end()
+        assert ended.code == (1 if stopped else 0), ended.explain()
+        (node.files / "gate").unlink()
+    assert ended is not None
+    assert "the restart was stopped by" in ended.stderr and "opsctl server restart slow" in ended.stderr
+    assert project.opsctl("server", "list", "--json").events[0]["state"] == "stopped"
+    other.deploy(OTHER, node).ok()
+    project.deploy(play(state="absent"), node).ok()

@@ -89,7 +89,7 @@ def _stop(args: Dict[str, Any], state_dir: str, send: Send) -> Dict[str, Any]:
 
 
 def _restart(args: Dict[str, Any], state_dir: str, send: Send) -> Dict[str, Any]:
-    from ..lock import NodeLock
+    from ..lock import NodeLock, Serving
 
     server = _one(args, state_dir)
     if server is None:
@@ -106,12 +106,15 @@ def _restart(args: Dict[str, Any], state_dir: str, send: Send) -> Dict[str, Any]
     holder = lock.take()
     if holder is not None:
         return {"found": True, "holder": holder}
-    try:
+    with Serving(lock):
         tell("stopping")
         server.stop(args.get("by") or "a restart")
+        if lock.asked_to_stop is not None:
+            raise Fail(
+                "the restart was stopped by %s: server `%s` is stopped" % (lock.asked_to_stop, server.name),
+                hint="`opsctl server restart %s` starts it" % server.name,
+            )
         launched = server.again()
-    finally:
-        lock.release()
     if args.get("wait") is False:
         return {"found": True, "pid": launched["pid"][0]}
     wait = Wait(server, launched, tell)
@@ -183,33 +186,13 @@ def answer(args: Dict[str, Any], send: Send, state_dir: str) -> Dict[str, Any]:
 
 def _as_root(args: Dict[str, Any], send: Send) -> Dict[str, Any]:
     """The operation by a worker that sudo starts, as a deploy with `become` has it."""
-    from ..workers import sudo_worker
+    from ..workers import errand
 
-    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    worker = sudo_worker("root", here, args.get("become_password"), lambda: False)
-    try:
-        given = {key: value for key, value in args.items() if key != "become_password"}
-        worker.link.send({"m": "task", "kind": "_server", "args": given})
-        while True:
-            frame = worker.link.receive()
-            if frame is None:
-                raise Fail("the process of root's on the node ended")
-            header = frame[0]
-            if header["m"] == "output":
-                send({"t": "output", "task": str(args.get("name")), "stream": header["stream"], "text": header["text"]})
-            elif header["m"] == "progress":
-                send({"t": "output", "task": str(args.get("name")), "stream": "progress", "text": header["text"]})
-            elif header["m"] == "done":
-                if header.get("failed"):
-                    raise Fail(
-                        header.get("msg", "failed"),
-                        cause=header.get("cause") or "",
-                        hint=header.get("hint") or "",
-                        **(header.get("result") or {}),
-                    )
-                return dict(header["result"])
-    finally:
-        worker.link.close()
+    def tell(stream: str, text: str) -> None:
+        send({"t": "output", "task": str(args.get("name")), "stream": stream, "text": text})
+
+    given = {key: value for key, value in args.items() if key != "become_password"}
+    return errand("root", args.get("become_password"), "_server", given, tell)
 
 
 class Operation(Kind):

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from opsctl.agent import patchcall, patchops
+from opsctl.agent.lock import NodeLock, Serving
 from opsctl.cli._nodes import Nodes
 from opsctl.cli.patch_vllm import command
 from opsctl.patching import verbs
@@ -52,7 +53,9 @@ class Fleet:
                 if header["t"] != "call":
                     continue
                 if header["op"] == "hold":
-                    held.enter_context(patchcall._Locked(str(self.state), header["args"]))
+                    lock = NodeLock(str(self.state), header["args"])
+                    assert lock.take() is None
+                    held.enter_context(Serving(lock))
                     channel.say({"t": "result", "n": header["n"], "value": {"holder": None}})
                     continue
                 self.asked[name].append(f"{header['op']} {header['args']['do']}")
