@@ -43,13 +43,17 @@ def state_dir() -> str:
         return forced
     if os.geteuid() == 0:
         return "/var/lib/opsctl"
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(base, "opsctl", machine())
+
+
+def machine() -> str:
+    """What tells this machine from others that share its homes."""
     try:
         with open("/etc/machine-id") as f:
-            machine = f.read().strip() or "unknown"
+            return f.read().strip() or "unknown"
     except OSError:
-        machine = os.uname()[1]
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.path.join(base, "opsctl", machine)
+        return os.uname()[1]
 
 
 def foreign(path: str, uid: int) -> str:

@@ -78,34 +78,10 @@ def _run(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
 
 
 def _clean(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:
-    """Remove the cache and what finished runs left; a run that goes on keeps its directory."""
-    from . import runs
+    """`opsctl node clean`."""
+    from .clean import call
 
-    kept, removed = [], []
-    base = os.path.join(state_dir, "runs")
-    for name in sorted(os.listdir(base)) if os.path.isdir(base) else []:
-        path = os.path.join(base, name)
-        home = runs.Home.__new__(runs.Home)
-        home.base, home.path, home.events_path = base, path, os.path.join(path, "events")
-        sock = home.connect()
-        if sock is not None:
-            sock.close()
-            kept.append(home.meta().get("id", name))
-        else:
-            removed.append(path)
-            if not args.get("dry"):
-                shutil.rmtree(path, ignore_errors=True)
-    if not kept:
-        # Servers and owed handlers are no cache: whoever wants them gone has verbs for it.
-        stays = {"servers", "handlers.json"}
-        there = sorted(os.listdir(state_dir)) if os.path.isdir(state_dir) else []
-        for name in (name for name in there if name not in stays):
-            removed.append(os.path.join(state_dir, name))
-            if not args.get("dry"):
-                shutil.rmtree(os.path.join(state_dir, name), ignore_errors=True)
-        if not stays & set(there) and not args.get("dry"):
-            shutil.rmtree(state_dir, ignore_errors=True)
-    return {"removed": removed, "running": kept}
+    return call(args, state_dir)
 
 
 def _lock(args: Dict[str, Any], send: Any, state_dir: str) -> Dict[str, Any]:

@@ -63,8 +63,12 @@ class Stream:
             if self.spill_dir:
                 import tempfile
 
+                from .runs import expired
+
                 try:
                     os.makedirs(self.spill_dir, 0o700, exist_ok=True)
+                    for path in expired(self.spill_dir):
+                        os.unlink(path)
                     fd, self.path = tempfile.mkstemp(prefix=self.name + "-", dir=self.spill_dir)
                     self._file = os.fdopen(fd, "wb")
                     self._write(bytes(self.data))

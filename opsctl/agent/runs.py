@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Format of what lies in a segment's directory. A newer one than known is refused (contracts 10).
 FORMAT = 1
-#: Days after which the events of a segment whose agent died are given up.
+#: Days after which the events of a segment whose agent died are given up, and the whole outputs of commands.
 KEEP_DAYS = 14
 
 
@@ -47,6 +47,20 @@ def unwritten(exc: OSError) -> str:
     return "no room for opsctl's own state on the node" if full else "opsctl's own state on the node cannot be written"
 
 
+def expired(folder: str) -> List[str]:
+    """What lies in a directory and has not been changed for `KEEP_DAYS`."""
+    limit = time.time() - KEEP_DAYS * 86400
+    found = []
+    try:
+        for name in os.listdir(folder):
+            path = os.path.join(folder, name)
+            if os.lstat(path).st_mtime < limit:
+                found.append(path)
+    except OSError:
+        pass  # there is none, or somebody clears up just now
+    return found
+
+
 class Home:
     """The directory of one segment: `meta.json`, `events` (frames), `sock`."""
 
@@ -57,6 +71,14 @@ class Home:
         digest.update(segment_id.encode())
         self.path = os.path.join(self.base, "%s-%s" % (safe, digest.hexdigest()[:10]))
         self.events_path = os.path.join(self.path, "events")
+
+    @classmethod
+    def at(cls, state_dir: str, name: str) -> Home:
+        """That with this directory name below ``runs``."""
+        home = cls(state_dir, name)
+        home.path = os.path.join(home.base, name)
+        home.events_path = os.path.join(home.path, "events")
+        return home
 
     def exists(self) -> bool:
         return os.path.exists(os.path.join(self.path, "meta.json"))
@@ -89,17 +111,12 @@ class Home:
         }
 
     def _prune(self) -> None:
-        """Remove what dead segments left that nobody resumed."""
-        limit = time.time() - KEEP_DAYS * 86400
-        for name in os.listdir(self.base):
-            path = os.path.join(self.base, name)
-            try:
-                if os.stat(path).st_mtime < limit:
-                    old = Home(os.path.dirname(self.base), name)
-                    old.path = path
-                    old.forget()
-            except OSError:
-                continue
+        """Remove what dead segments left that nobody resumed, and outputs that are as old."""
+        state_dir = os.path.dirname(self.base)
+        for path in expired(self.base):
+            Home.at(state_dir, os.path.basename(path)).forget()
+        for path in expired(os.path.join(state_dir, "output")):
+            _quietly(os.unlink, path)
 
     def write_meta(self, meta: Dict[str, Any]) -> None:
         path = os.path.join(self.path, "meta.json")

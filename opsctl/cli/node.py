@@ -23,12 +23,20 @@ def command(ctx: click.Context) -> int:
 
 @command.command("clean", short_help="Remove the agent's cache and the state of finished runs")
 @click.argument("hosts", metavar="HOST ...", nargs=-1, required=True, shell_complete=complete_hosts)
+@click.option("--all", "all_", is_flag=True, help="Also what it takes to revert patches and to resume runs.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@common(become=False, verbosity=False)
-def clean(shared: Common, hosts: tuple[str, ...], yes: bool) -> int:
-    """Remove from hosts what opsctl keeps there. What a running deploy needs stays."""
+@common(verbosity=False)
+def clean(shared: Common, hosts: tuple[str, ...], all_: bool, yes: bool) -> int:
+    """Remove from hosts what opsctl keeps there, for the login user and, where sudo lets us, for root.
+
+    What is needed by a running deploy, to own a server, to run handlers that are owed, to revert patches or to resume a
+    run stays, and is named.
+    """
     question = "Remove opsctl's cache and the state of finished runs from {hosts}?"
-    return _ask_nodes(shared, hosts, "clean", {}, _cleaned, question=None if yes else question)
+    if all_:
+        question = question[:-1] + ", with all that it takes to revert patches and to resume runs?"
+    args = {"all": all_, "by": _me()}
+    return _ask_nodes(shared, hosts, "clean", args, _cleaned, question=None if yes else question, sudo=True)
 
 
 @command.command("unlock", short_help="Show who holds a node's lock, and stop that run")
@@ -66,8 +74,9 @@ def _ask_nodes(
     lines: Callable[[dict[str, Any]], Iterator[str]],
     *,
     question: str | None = None,
+    sudo: bool = False,
 ) -> int:
-    """One call on every host; ``question`` is asked before."""
+    """One call on every host; ``question`` is asked before. ``sudo``: the node needs the password for it, if there is one."""
     from ..ui.text import clean, plural
     from . import _ask, _project
     from ._nodes import Nodes, tell
@@ -79,8 +88,10 @@ def _ask_nodes(
     nodes = Nodes(inventory, shared)
 
     def work(name: str) -> dict[str, Any]:
+        password = nodes.spec(name).become_password if sudo else None
+        more = {} if password is None else {"become_password": password.reveal()}
         with nodes.session(name) as session:
-            return dict(session.call(op, args))
+            return dict(session.call(op, {**args, **more}))
 
     def show(name: str, found: dict[str, Any] | OpsError) -> None:
         if isinstance(found, OpsError):
@@ -99,6 +110,8 @@ def _ask_nodes(
 def _cleaned(found: dict[str, Any]) -> Iterator[str]:
     yield from (f"removed {path}" for path in found.get("removed", ()))
     yield from (f"kept run {run}, which goes on" for run in found.get("running", ()))
+    yield from (f"kept {path}: {why}" for path, why in found.get("kept", {}).items())
+    yield from (f"left {path}: {why}" for path, why in found.get("left", {}).items())
 
 
 def _held(found: dict[str, Any]) -> Iterator[str]:

@@ -162,6 +162,7 @@ TABLE: Dict[str, Tuple[str, str]] = {
     "_server": ("server", "Operation"),
     "patch": ("patch", "Patch"),
     "_patch": ("patch", "Operation"),
+    "_clean": (".clean", "Operation"),
 }
 
 
