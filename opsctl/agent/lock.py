@@ -188,11 +188,13 @@ def visit(lock_name: str, say: Optional[Dict[str, Any]] = None) -> Tuple[Optiona
             if not data:
                 break
             lines += data
+        if not lines:
+            return None, None  # it went before it came to us
         answers = [json.loads(line.decode()) for line in lines.splitlines() if line]
         holder: Dict[str, Any] = answers[0]
         holder["stopping"] = len(answers) > 1 and bool(answers[1].get("stopping"))
         return holder, handles.pop() if handles else None
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
         return None, None
     except (OSError, ValueError, IndexError):
         return {"run": "unknown"}, None

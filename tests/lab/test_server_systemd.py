@@ -106,7 +106,7 @@ def test_with_sudo_from_an_ordinary_login(project: Project, machine: LabNode) ->
     assert "stopped" in project.opsctl("server", "stop", "demo", "--yes").ok().stdout
     box.deploy(state="absent").ok()
     # A logout that ends everything may end an agent before it has cleared away what was read.
-    project.opsctl("node", "clean", "serving", "--yes").ok()
+    project.opsctl("node", "clean", "serving", "--yes", "--all").ok()
 
 
 def test_without_sudo_with_lingering(project: Project, machine: LabNode) -> None:
@@ -145,7 +145,7 @@ def test_without_sudo_and_without_lingering(project: Project, machine: LabNode) 
     assert any("KillUserProcesses" in one and "enable-linger" in one for one in warnings), run.explain()
     assert any("`enabled: true` has no effect" in one and "enable-linger" in one for one in warnings), run.explain()
     box.deploy(state="absent").ok()
-    project.opsctl("node", "clean", "serving", "--yes").ok()
+    project.opsctl("node", "clean", "serving", "--yes", "--all").ok()
 
 
 def test_it_survives_a_reboot(project: Project, machine: LabNode) -> None:
@@ -200,5 +200,5 @@ def test_the_demo_playbook(project: Project, machine: LabNode) -> None:
     assert server(demo(*admin))[0] == "ok" and server(demo(*guest)) == ("changed", None)
     for user in (GUEST, "root"):
         Box(project, machine, user, False).deploy(state="absent").ok()
-        project.opsctl("node", "clean", "serving", "--yes").ok()
+        project.opsctl("node", "clean", "serving", "--yes", "--all").ok()
     machine.run(["rm", "-rf", "/srv/demo", f"/home/{GUEST}/demo"])

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.node.patching import entry, inventory, patch
+from tests.support.leaks import wait_gone
 from tests.support.project import Project, TestNode
 from tests.support.running import Running, kill_agent, lines, wait_for
 from tests.unit.patching.support import contents, environment
@@ -28,11 +29,12 @@ def test_patches_can_be_taken_back_after_it(project: Project, node: TestNode) ->
     site = environment(node.files / "env")
     pristine = contents(site)
     patch(project, "apply").ok()
+    assert not wait_gone(node.marker)
     said = clean(project)
     assert "kept" in said and "opsctl patch-vllm revert" in said and "agents" in said
     assert [path.name for path in node.state.iterdir()] == ["patches"]
     assert entry(patch(project, "revert", "--json").ok())["changed"] is True
-    assert contents(site) == pristine
+    assert contents(site) == pristine and not wait_gone(node.marker)
     assert "kept" not in clean(project) and not node.state.exists()
 
 
@@ -55,7 +57,8 @@ def test_a_run_that_nobody_has_read_can_be_resumed(args: tuple[str, ...], projec
     assert (f"--resume {run}" in said) == (not args) and events.exists() == (not args)
     if not args:
         assert project.opsctl("deploy", "--resume", "--json").ok().task("one")["result"]["stdout"] == "uno"
-        assert lines(node) == ["one"] and not list((node.state / "runs").iterdir())
+        assert lines(node) == ["one"]
+        wait_for(lambda: not list((node.state / "runs").iterdir()), "what was read stays on the node")
 
 
 def test_it_does_not_get_in_the_way(project: Project, node: TestNode) -> None:
@@ -69,5 +72,6 @@ def test_it_does_not_get_in_the_way(project: Project, node: TestNode) -> None:
         assert (node.state / "agents").exists()
         (node.files / "go").touch()
         running.end().ok()
+    assert not wait_gone(node.marker)
     clean(project)
     assert not node.state.exists()

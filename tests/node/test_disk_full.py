@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.project import Project, TestNode
-from tests.support.running import Running, lines
+from tests.support.running import Running, lines, wait_for
 
 KIB = 1024
 Small = Callable[[Path, int], Path]
@@ -75,7 +75,7 @@ def test_no_room_for_a_run(project: Project, node: TestNode, small: Small) -> No
     assert not (node.files / "two").exists()
     (state / "filler").unlink()
     project.deploy("- {hosts: all, tasks: [{copy: {dest: '{{ files }}/two', content: x}}]}", node).ok()
-    assert not list((state / "runs").iterdir())
+    wait_for(lambda: not list((state / "runs").iterdir()), "something of the run stays on the node")
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -114,7 +114,8 @@ def test_the_disk_fills_up_while_a_run_goes_on(cut: bool, project: Project, node
     warnings = [event["message"] for event in run.events if event["event"] == "warning"]
     assert any("no room for opsctl's own state" in one and "lost if its agent dies" in one for one in warnings), warnings
     assert any("`handler` is lost" in one for one in warnings), warnings
-    assert files_of(state / "runs") == [] and not (state / "handlers.json.new").exists()
+    wait_for(lambda: files_of(state / "runs") == [], "something of the run stays on the node")
+    assert not (state / "handlers.json.new").exists()
 
 
 @pytest.mark.parametrize("how", ["inline", "blob", "big", "tree", "line"])
@@ -167,7 +168,7 @@ def test_content_goes_past_a_full_state_directory(project: Project, node: TestNo
     for number in range(6):
         source = project.directory / "files" / "tree" / f"f{number}"
         assert (node.files / "t" / f"f{number}").read_bytes() == source.read_bytes()
-    assert files_of(state / "runs") == []
+    wait_for(lambda: files_of(state / "runs") == [], "something of the run stays on the node")
 
 
 def test_no_room_for_the_whole_output(project: Project, node: TestNode, small: Small) -> None:

@@ -307,4 +307,4 @@ def test_what_waits_longer_than_its_agent_is_read_and_goes(project: Project, nod
     kill_agent(node)
     run = project.opsctl("deploy", "--resume", "--json").ok()
     assert lines(node) == ["one"] and run.task("one")["result"]["stdout"] == "uno"
-    assert not list((node.state / "runs").iterdir())
+    wait_for(lambda: not list((node.state / "runs").iterdir()), "something of the run stays on the node")

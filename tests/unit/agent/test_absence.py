@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -128,3 +129,17 @@ def test_a_controller_that_never_returns_is_given_up(waiting: Waiting, monkeypat
     assert event["ev"] == "warning" and "an answer (`lookup`)" in event["message"]
     waiting.it._mind_absence()
     assert len(waiting.events()) == 1
+
+
+def test_a_holder_that_goes_before_it_answers_is_none(tmp_path: Path) -> None:
+    """Whoever knocks just when the lock is given back gets it, and does not hear of a run that nobody knows."""
+    first = NodeLock(str(tmp_path), {"run": "r1"})
+    assert first.take() is None and first.sock is not None
+    second, heard = NodeLock(str(tmp_path), {"run": "r2"}), []
+    visitor = threading.Thread(target=lambda: heard.append(second.take()))
+    visitor.start()
+    assert select.select([first.sock], [], [], 60)[0], "nobody knocks"
+    first.release()
+    visitor.join()
+    assert heard == [None] and second.sock is not None
+    second.release()
