@@ -251,7 +251,7 @@ def test_every_shared_option_means_something() -> None:
     sudo, many, loud = {"ask_become", "become_password_file"}, {"forks", "reconnect"}, {"verbose", "quiet"}
     wanted: dict[tuple[str, ...], set[str]] = {
         ("deploy",): shared, ("plan",): shared, ("ping",): many | loud, ("facts",): many, ("run",): set(), ("lint",): loud,
-        ("inventory",): set(), ("node", "clean"): many, ("node", "unlock"): many, ("node", "handlers"): many,
+        ("inventory",): set(), ("node", "clean"): many | sudo, ("node", "unlock"): many, ("node", "handlers"): many,
         ("explain",): many, ("diagnose",): many | sudo, ("logs",): many | sudo | loud, ("server", "list"): many | sudo | loud,
         ("server", "stop"): many | sudo | loud, ("patch-vllm", "apply"): many | sudo | loud,
     }  # fmt: skip
