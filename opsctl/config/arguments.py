@@ -72,11 +72,10 @@ def written_args(kind: Any, value: Any, span: Span, extra: Any = None) -> Map:
             raise located(bad, Map(span), span) from None
         out = _placed(parsed, text, span)
     else:
-        raise ConfigError(
-            f"`{kind.name}` takes a mapping of arguments, not {show(value)}",
-            span=span,
-            hint="write one `argument: value` a line, indented below it",
-        )
+        hint = "write one `argument: value` a line, indented below it"
+        if isinstance(value, bool) and kind.free_form:
+            hint = f'a bare `{show(value)}` is a YAML boolean; if it is the command, quote it: `{kind.name}: "{show(value)}"`'
+        raise ConfigError(f"`{kind.name}` takes a mapping of arguments, not {show(value)}", span=span, hint=hint)
     if extra:
         out = _merged(kind, out, extra)
     return out

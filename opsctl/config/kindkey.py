@@ -56,10 +56,8 @@ def _misplaced(item: Map, key: str, kinds: Kinds) -> None:
 def _no_kind(item: Map, kinds: Kinds) -> ConfigError:
     strange = [key for key in item if key not in _TASK_KEYS and not str(key).startswith("with_")]
     for key in strange:
-        if key in REFUSED_KINDS:
-            return ConfigError(
-                f"the task kind `{key}` is not supported", span=key_span(item, key), hint=REFUSED_KINDS[key]
-            )
+        if str(key) in REFUSED_KINDS or str(key).count(".") >= 2:
+            return unknown_kind(str(key), key_span(item, key, item.span) or item.span, kinds)
     for key in strange:
         if key in REFUSED or key in REFUSED_TASK:
             return ConfigError(
@@ -85,7 +83,8 @@ def unknown_kind(name: str, span: Span, kinds: Kinds) -> ConfigError:
         other = (
             f"`{short}` without the collection exists"
             if short in kinds
-            else "docs/reference/tasks lists the task kinds; `command` and `shell` run what has none"
+            else REFUSED_KINDS.get(short)
+            or "docs/reference/tasks lists the task kinds; `command` and `shell` run what has none"
         )
         return ConfigError(f"`{name}` belongs to a collection, and there are none", span=span, hint=other)
     hint = did_you_mean(name, {*kinds, *_TASK_KEYS, *INCLUDES, "block", "meta"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from opsctl.config.arguments import known_kinds
 from opsctl.config.peek import peek_plays
 from opsctl.config.playbook import load_playbook
 from opsctl.errors import ConfigError, OpsError, Span
@@ -446,6 +448,38 @@ def test_every_keyword_of_ansible_is_known() -> None:
     ):
         assert not set(words) - field_names(model) - refused
         assert not field_names(model) & refused
+
+
+ANSIBLE_MODULES = """
+add_host apt apt_key apt_repository assemble assert async_status blockinfile command copy cron deb822_repository debconf
+debug dnf dnf5 dpkg_selections expect fail fetch file find gather_facts get_url getent git group group_by hostname
+import_playbook import_role import_tasks include_role include_tasks include_vars iptables known_hosts lineinfile meta
+mount_facts package package_facts pause ping pip raw reboot replace rpm_key script service service_facts set_fact set_stats
+setup shell slurp stat subversion systemd systemd_service sysvinit tempfile template unarchive uri user
+validate_argument_spec wait_for wait_for_connection yum yum_repository
+""".split()
+
+
+def test_every_module_of_ansible_is_known() -> None:
+    """What `ansible.builtin` has is a task kind, a keyword, or refused with advice."""
+    from opsctl.config.kindkey import INCLUDES
+    from opsctl.config.refused import REFUSED_KINDS
+
+    known = {*known_kinds(), *REFUSED_KINDS, *INCLUDES, "import_playbook", "meta"}
+    assert sorted(set(ANSIBLE_MODULES) - known) == []
+
+
+def test_advice_names_what_exists() -> None:
+    """What is advised instead of a word is not refused itself."""
+    from opsctl.config import refused
+    from opsctl.config.keywords import PlayWords
+    from opsctl.config.shape import field_names
+
+    tables = [table for name, table in vars(refused).items() if name.startswith("REFUSED")]
+    advised = {(key, word) for table in tables for key, text in table.items() for word in re.findall(r"`(\w+)", text)}
+    assert ("git", "command") in advised
+    gone = {*refused.REFUSED_KINDS} - set(known_kinds()) - field_names(PlayWords)
+    assert sorted((key, word) for key, word in advised if word in gone) == []
 
 
 def test_peek_needs_no_models(tmp_path: Path) -> None:
