@@ -31,7 +31,8 @@ REFUSED_PLAY: dict[str, str] = {
 REFUSED_TASK: dict[str, str] = {
     "async": _LATER,
     "poll": _LATER,
-    "delegate_facts": "facts always belong to the host that they came from",
+    "delegate_facts": "what a delegated `setup` finds goes to the host of the play, as in Ansible; "
+    "gather the facts of others in a play of their own",
     "connection": "use `delegate_to: localhost` for work on the controller; " + _ON_PLAY,
     "port": _ON_PLAY,
     "remote_user": "use `become_user` for another user on the node; " + _ON_PLAY,
