@@ -126,7 +126,7 @@ class StatArgs(Args):
     """What a path is."""
 
     unsupported: ClassVar[Mapping[str, str]] = {
-        "get_attributes": "use `command: lsattr ...`",
+        "get_attributes": "leave it away: they are not looked at; `command: lsattr ...` shows them",
         "get_selinux_context": _SELINUX,
     }
 
