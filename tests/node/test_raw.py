@@ -66,7 +66,7 @@ def test_a_raw_that_is_cut_off_is_not_repeated(project: Project, node: TestNode,
           gather_facts: false
           tasks:
             - {{name: first, raw: "echo first >> {{{{ files }}}}/log"}}
-            - {{name: install, raw: "echo install >> {{{{ files }}}}/log; ln -sf /usr/bin/python3 {bare}.new; sleep 2; mv {bare}.new {bare}"}}
+            - {{name: install, raw: "echo install >> {{{{ files }}}}/log; ln -sf /usr/bin/python3 {bare}.new; while [ ! -e {{{{ files }}}}/go ]; do sleep 0.05; done; mv {bare}.new {bare}"}}
             - {{name: use, command: "true"}}
     """
     project.write("site.yml", book)
@@ -75,6 +75,7 @@ def test_a_raw_that_is_cut_off_is_not_repeated(project: Project, node: TestNode,
         node.server.kill_sessions()
         run = running.end()
     assert run.code == 1 and run.outcomes == ["changed", "unknown"], run.explain()
+    (node.files / "go").touch()
     wait_for(bare.exists, "the cut command does not go on")
     bare.unlink()
     again = project.opsctl("deploy", "--resume", "--json")

@@ -106,10 +106,12 @@ def test_a_big_file_is_resumed_where_it_was_cut(project: Project, node: TestNode
     whole = make_big(project.directory / "files" / "big", BIG)
     start = proxy.sent
     proxy.cut_at = [start + BIG // 3, start + 2 * BIG // 3]
+    proxy.hold_at = start + BIG // 6
     with Peaks(node) as peaks, Running(project, "deploy", "site.yml", "--json") as running:
         running.until(lambda: list((node.files / "sub").glob(".opsctl-*.part")), "nothing is staged beside the destination")
         staged = next((node.files / "sub").glob(".opsctl-*.part")).stat().st_ino
         assert (node.files / "sub" / "big").stat().st_size == 1 << 20  # the old one, until the new one is whole
+        proxy.hold_at = None
         most = peak(running)
         run = running.end(LONG)
     assert run.code == 0, run.explain()
@@ -133,9 +135,11 @@ def test_a_killed_controller_is_resumed_in_the_middle_of_a_file(project: Project
     whole = make_big(project.directory / "files" / "big", BIG)
     project.write("site.yml", COPY)
     (node.files / "sub").mkdir()
+    proxy.hold_at = BIG // 2
     with Running(project, "deploy", "site.yml", "--json") as running:
-        running.until(lambda: proxy.sent > BIG // 2, "half of it is not sent", LONG)
+        running.until(lambda: proxy.sent >= BIG // 2, "half of it is not sent", LONG)
         running.kill()
+    proxy.hold_at = None
     run = project.opsctl("deploy", "--resume", "--json", deadline=LONG).ok()
     assert run.outcomes == ["changed"]
     assert sha256(node.files / "sub" / "big") == whole
@@ -147,10 +151,12 @@ def test_a_killed_agent_leaves_what_has_arrived(project: Project, node: TestNode
     whole = make_big(project.directory / "files" / "big", BIG)
     project.write("site.yml", COPY)
     (node.files / "sub").mkdir()
+    proxy.hold_at = BIG // 2
     with Running(project, "deploy", "site.yml", "--json") as running:
-        running.until(lambda: proxy.sent > BIG // 2, "half of it is not sent", LONG)
+        running.until(lambda: proxy.sent >= BIG // 2, "half of it is not sent", LONG)
         for pid in [*pids(node, "opsctl-run"), *pids(node, "opsctl-worker")]:
             os.kill(pid, signal.SIGKILL)
+        proxy.hold_at = None
         run = running.end(LONG)
     assert run.code == 0, run.explain()
     assert sha256(node.files / "sub" / "big") == whole

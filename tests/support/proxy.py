@@ -22,7 +22,8 @@ class Proxy:
     """Forwards connections of 127.0.0.1:`port`.
 
     ``sent`` and ``received`` are bytes towards and from the node; ``turns`` is how often the controller said something
-    after the node had: an upper bound of the round trips. ``cut_at`` are counts of ``sent`` at which all is reset.
+    after the node had: an upper bound of the round trips. ``cut_at`` are counts of ``sent`` at which all is reset;
+    ``hold_at`` is one at which nothing more goes towards the node.
     """
 
     def __init__(self, address: str, port: int) -> None:
@@ -31,6 +32,7 @@ class Proxy:
         self.port: int = self._listener.getsockname()[1]
         self.sent = self.received = self.turns = self.connections = 0
         self.cut_at: list[int] = []
+        self.hold_at: int | None = None
         self._last = "down"
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._lock = threading.Lock()
@@ -78,7 +80,8 @@ class Proxy:
         with contextlib.suppress(OSError, ValueError):
             while True:
                 # Short waits, so that no thread holds a socket in a system call when `reset` closes it.
-                for sock in select.select(pair, [], [], 0.02)[0]:
+                held = self.hold_at is not None and self.sent >= self.hold_at
+                for sock in select.select([server] if held else pair, [], [], 0.02)[0]:
                     data = sock.recv(65536)
                     if not data:
                         return self._part(pair)

@@ -170,8 +170,15 @@ def test_frozen_link_is_replaced(rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_
     thread = threading.Thread(target=lambda: until(begun.exists) and rig.server.freeze_sessions())
     thread.start()
     waits: list[str] = []
-    session = rig.session(reconnect_for=60, on_wait=lambda what, seconds: waits.append(what))
-    done = session.run_segment(segment(shell(f"touch {begun}; sleep 3; echo done")))
+    go = tmp_path / "go"
+
+    def waited(what: str, seconds: float) -> None:
+        waits.append(what)
+        if "no sign of life" in what:
+            go.touch()
+
+    session = rig.session(reconnect_for=60, on_wait=waited)
+    done = session.run_segment(segment(shell(f"touch {begun}; while ! test -e {go}; do sleep 0.1; done; echo done")))
     thread.join()
     rig.server.thaw_sessions()  # the old relay now sees that its channel is gone
     assert done["ok"]

@@ -163,7 +163,7 @@ def test_m10_dead_peer_is_noticed(rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp
     assert link.DEAD_AFTER <= 15 and link.PING_AFTER * 3 <= link.DEAD_AFTER
     monkeypatch.setattr(link, "PING_AFTER", 0.5)
     monkeypatch.setattr(link, "DEAD_AFTER", 2.0)
-    begun = tmp_path / "begun"
+    begun, go = tmp_path / "begun", tmp_path / "go"
     frozen: list[int] = []
 
     def freeze() -> None:
@@ -174,8 +174,10 @@ def test_m10_dead_peer_is_noticed(rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp
     thread.start()
     try:
         with pytest.raises(LinkLost, match="is lost") as caught:
-            rig.session(reconnect_for=0).run_segment(segment(shell(f"touch {begun}; sleep 4"), shell("true")))
+            wait = f"touch {begun}; while ! test -e {go}; do sleep 0.1; done"
+            rig.session(reconnect_for=0).run_segment(segment(shell(wait), shell("true")))
     finally:
+        go.touch()
         thread.join()
         rig.server.thaw_sessions()
     assert frozen
