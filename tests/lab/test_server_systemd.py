@@ -107,6 +107,7 @@ def test_with_sudo_from_an_ordinary_login(project: Project, machine: LabNode) ->
     box.deploy(state="absent").ok()
     # A logout that ends everything may end an agent before it has cleared away what was read.
     project.opsctl("node", "clean", "serving", "--yes", "--all").ok()
+    assert not (machine.root / "var/lib/opsctl").exists(), "root's is cleaned by sudo"
 
 
 def test_without_sudo_with_lingering(project: Project, machine: LabNode) -> None:

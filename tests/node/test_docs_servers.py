@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.node.test_docs_live import ROOT, Session, lines, section, transcript
+from tests.support.leaks import wait_gone
 from tests.support.project import Project, TestNode
 from tests.support.sshd import free_port
 
@@ -67,6 +68,8 @@ def test_a_rented_box(node: TestNode, project: Project) -> None:
         if words[:2] == ["run", "box"]:
             # The machine's own file is not the test's to write.
             words[-1] = words[-1].replace("/etc/environment", f"{node.files}/environment")
+        if words[:2] == ["node", "clean"]:
+            assert not wait_gone(node.marker)  # the last run's agent, too
         run = project.opsctl(*words, *(["--rehearse"] if words[1] == "playbooks/vllm.yml" else [])).ok()
         if words[:2] == ["server", "list"]:
             assert "qwen" in run.stdout, run.explain()
