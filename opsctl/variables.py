@@ -13,7 +13,7 @@ from .agent.values import ExprError, Lazy, UnknownValue, lift
 from .config.connection import ConnectionSpec, check_play_variables, connection_of, layered, of_connection
 from .config.source import Map, SecretRef
 from .config.templates import Templates, locate
-from .config.vars import groups_of, layers_for, load_vars_files, magic_vars
+from .config.vars import groups_of, layers_for, load_vars_files, magic_vars, run_vars
 from .errors import ConfigError, OpsError
 from .files import ControllerFiles
 from .hosts import HostState
@@ -50,6 +50,16 @@ class Variables:
         self.masker = masker
         self.extra = self._lift(options.extra)
         self._groups = groups_of(inventory)
+        self._run = run_vars(
+            check=options.check,
+            diff=options.diff,
+            rehearse=options.rehearse,
+            tags=options.tags,
+            skip_tags=options.skip_tags,
+            limit=options.limit,
+            forks=options.forks,
+            verbosity=options.verbosity,
+        )
         self._low: dict[str, dict[str, Any]] = {}
         self._play_vars: dict[tuple[Any, ...], tuple[dict[str, Any], Map]] = {}  # by the play's number and its files
         self._specs: dict[str, ConnectionSpec] = {}  # of hosts, without any play
@@ -230,9 +240,7 @@ class Variables:
             play_hosts=hosts or [state.host.name],
             all_hosts=all_hosts,
             batch=batch,
-            check=self.options.check,
-            diff=self.options.diff,
-            rehearse=self.options.rehearse,
+            run=self._run,
         )
         context = HostContext(
             name=state.host.name,

@@ -30,12 +30,17 @@ def to_bool(value: Any) -> bool:
     raise ExprError("`bool` cannot tell what %r means" % (value,), hint="use yes, no, on, off, true, false, 1 or 0")
 
 
+def _no_json(value: Any) -> Any:
+    str(value)  # what is undefined says its name
+    raise TypeError("%s has no form in JSON" % type_name(value))
+
+
 def to_json(value: Any, **kw: Any) -> str:
-    return json.dumps(value, **kw)
+    return json.dumps(value, default=_no_json, **kw)
 
 
 def to_nice_json(value: Any, indent: int = 4, sort_keys: bool = True, **kw: Any) -> str:
-    return json.dumps(value, indent=indent, sort_keys=sort_keys, separators=(",", ": "), **kw)
+    return json.dumps(value, default=_no_json, indent=indent, sort_keys=sort_keys, separators=(",", ": "), **kw)
 
 
 def from_json(text: Any) -> Any:

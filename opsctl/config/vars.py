@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -51,9 +52,15 @@ MAGIC: dict[str, str] = {
     "ansible_play_hosts": "the same",
     "ansible_play_hosts_all": "all hosts of this play",
     "ansible_play_batch": "the hosts of this `serial` batch",
-    "ansible_play_name": "the name of this play",
+    "ansible_play_name": "the name of this play, or its hosts as written",
     "ansible_check_mode": "whether this is `--check`",
     "ansible_diff_mode": "whether this is `--diff`",
+    "ansible_run_tags": "what `--tags` says; `['all']` without",
+    "ansible_skip_tags": "what `--skip-tags` says",
+    "ansible_limit": "what `--limit` says; undefined without",
+    "ansible_forks": "what `--forks` says",
+    "ansible_verbosity": "how many `-v` there are",
+    "ansible_playbook_python": "the Python that opsctl runs on",
     "opsctl_rehearse": "whether this is `--rehearse`",
     "opsctl_version": "the version of opsctl",
 }
@@ -129,6 +136,33 @@ def common_vars(inventory: Inventory) -> dict[str, Any]:
     return out
 
 
+def run_vars(
+    *,
+    check: bool = False,
+    diff: bool = False,
+    rehearse: bool = False,
+    tags: Iterable[str] = (),
+    skip_tags: Iterable[str] = (),
+    limit: Sequence[str] = (),
+    forks: int = 32,
+    verbosity: int = 0,
+) -> dict[str, Any]:
+    """Those of `MAGIC` that the command line decides."""
+    out: dict[str, Any] = {
+        "ansible_check_mode": check,
+        "ansible_diff_mode": diff,
+        "ansible_run_tags": sorted(tags) or ["all"],
+        "ansible_skip_tags": sorted(skip_tags),
+        "ansible_forks": forks,
+        "ansible_verbosity": max(0, verbosity),
+        "ansible_playbook_python": sys.executable,
+        "opsctl_rehearse": rehearse,
+    }
+    if limit:
+        out["ansible_limit"] = ",".join(limit)
+    return out
+
+
 def magic_vars(
     inventory: Inventory,
     host: Host,
@@ -139,11 +173,10 @@ def magic_vars(
     play_hosts: Sequence[str] = (),
     all_hosts: Sequence[str] | None = None,
     batch: Sequence[str] | None = None,
-    check: bool = False,
-    diff: bool = False,
-    rehearse: bool = False,
+    run: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The variables of `MAGIC`, except `hostvars`, which the planner adds. ``groups`` is `groups_of`, once a run."""
+    """The variables of `MAGIC`, except `hostvars`, which the planner adds. ``groups`` is `groups_of`, and ``run`` what
+    `run_vars` gives, once a run."""
     from .. import __version__
 
     source = inventory.origins.get(host.name, "") if isinstance(inventory, LoadedInventory) else ""
@@ -156,18 +189,17 @@ def magic_vars(
         "ansible_play_hosts": list(play_hosts),
         "ansible_play_hosts_all": list(play_hosts if all_hosts is None else all_hosts),
         "ansible_play_batch": list(play_hosts if batch is None else batch),
-        "ansible_check_mode": check,
-        "ansible_diff_mode": diff,
-        "opsctl_rehearse": rehearse,
         "opsctl_version": __version__,
+        **(run_vars() if run is None else run),
     }
     if source and os.path.exists(source):
         out["inventory_file"] = os.path.abspath(source)
         out["inventory_dir"] = os.path.dirname(os.path.abspath(source))
     if playbook is not None:
         out["playbook_dir"] = os.path.dirname(os.path.abspath(playbook))
-    if play is not None and play.name is not None and not is_template(play.name):
-        out["ansible_play_name"] = str(play.name)
+    if play is not None and not is_template(play.name or play.hosts):
+        shown = play.name or play.hosts
+        out["ansible_play_name"] = shown if isinstance(shown, str) else ",".join(map(str, shown))
     return out
 
 

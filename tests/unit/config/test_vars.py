@@ -21,6 +21,7 @@ from opsctl.config.vars import (
     magic_vars,
     origins,
     parse_extra,
+    run_vars,
 )
 from opsctl.errors import ConfigError, OpsError, Span, UsageError
 from opsctl.executor import DeployOptions
@@ -97,10 +98,13 @@ def test_magic_variables(project: Path) -> None:
     """The names that opsctl sets are those that are documented."""
     inventory = load_inventory(["inv.yml"])
     found = magic_vars(
-        inventory, inventory.hosts["h.example"], playbook="site.yml", play_hosts=["h.example"], check=True,
-        play=load_playbook("site.yml").plays[0],
+        inventory, inventory.hosts["h.example"], playbook="site.yml", play_hosts=["h.example"],
+        play=load_playbook("site.yml").plays[0], run=run_vars(check=True, tags={"b", "a"}, limit=["x", "!y"]),
     )  # fmt: skip
-    assert set(found) <= set(MAGIC) and set(MAGIC) - set(found) == {"hostvars", "ansible_play_name"}
+    assert set(found) <= set(MAGIC) and set(MAGIC) - set(found) == {"hostvars"}
+    assert (found["ansible_run_tags"], found["ansible_skip_tags"], found["ansible_limit"]) == (["a", "b"], [], "x,!y")
+    plain = run_vars()
+    assert plain["ansible_run_tags"] == ["all"] and "ansible_limit" not in plain
     assert (found["inventory_hostname"], found["inventory_hostname_short"]) == ("h.example", "h")
     assert (found["group_names"], found["groups"]) == (
         ["top", "web"],
