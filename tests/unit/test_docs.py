@@ -28,7 +28,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 #: Pages written by hand for users; their commands, options and playbooks are tried.
 GUIDES = [ROOT / "README.md", ROOT / "docs/guide.md", ROOT / "docs/ansible.md"]
 #: Options of other programs that the pages speak of.
-FOREIGN = set("--host --list --syntax-check --start-at-task --force-handlers --vault-password-file".split())
+FOREIGN = set("--branch --system --host --list --syntax-check --start-at-task --force-handlers --vault-password-file".split())
 INVENTORY = "all: {children: {gpu: {hosts: {gpu-01: {}, gpu-02: {}}}}}\n"
 
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
