@@ -31,14 +31,14 @@ def check(
     skip: Collection[Any] = (),
     also_known: Collection[str] = (),
 ) -> M | None:
-    """``given``, without the keys in ``skip``, as a ``model``; None if it is none, with the complaints in ``problems``.
+    """``given``, without the keys in ``skip``, as a ``model``; None if it cannot be one. The complaints are in ``problems``:
+    a key that does not belong there is one, and leaves the rest to be checked.
 
     ``what`` is what messages call it (`play`, `task`). ``refused`` are words that exist elsewhere only, with advice.
     """
     refused = refused or {}
     known = field_names(model)
     values: dict[str, Any] = {}
-    complaints = len(problems)
     for key, value in given.items():
         if key in skip:
             continue
@@ -49,11 +49,10 @@ def check(
         else:
             problems.append(unknown_key(given, key, what, {*known, *also_known}))
     try:
-        made = model.model_validate(values)
+        return model.model_validate(values)
     except ValidationError as error:
         problems += [_located(one, given, what) for one in error.errors()]
         return None
-    return made if len(problems) == complaints else None
 
 
 def unknown_key(given: Mapping[Any, Any], key: Any, what: str, known: Collection[str]) -> ConfigError:

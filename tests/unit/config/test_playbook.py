@@ -592,3 +592,16 @@ def test_any_shape_is_loaded_or_refused_with_a_place(tmp_path: Path, plays: Any)
         for one_error in (error, *error.also):
             assert one_error.span is not None, one_error.what
             assert one_error.what
+
+
+def test_a_keyword_that_does_not_belong_hides_nothing(load: Load) -> None:
+    """Whoever brings a playbook along sees at once all that must change: what is wrong with a play, and with its tasks."""
+    with pytest.raises(ConfigError) as caught:
+        load("- hosts: all\n  roles: [a]\n  colour: red\n  tasks:\n    - {reboot: {}, becom: true}\n    - {shel: x}\n")
+    found = [error.what for error in (caught.value, *caught.value.also)]
+    assert found == [
+        "`roles` is not supported",
+        "a play has no keyword `colour`",
+        "the task kind `reboot` is not supported",
+        "unknown task kind `shel`",
+    ]
