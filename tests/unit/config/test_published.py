@@ -97,3 +97,27 @@ def test_a_playbook_loads_without_jinja() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_every_field_of_the_model_is_read() -> None:
+    """What `config` puts into plays, tasks and loops is read by something outside of it: nothing is silently ignored."""
+    from dataclasses import fields
+
+    from opsctl.model import LoopControl, Play, Task
+
+    room = ROOT / "opsctl"
+    text = "\n".join(
+        path.read_text(encoding="utf-8") for path in room.rglob("*.py") if "config" not in path.relative_to(room).parts
+    )
+    unread = []
+    for model, pattern in (
+        (Play, r"\bplay\.{}\b"),
+        (Task, r"\b(?:task|handler|node)\.{0}\b|in \([^)]*\"{0}\"[^)]*\):"),
+        (LoopControl, r"\bcontrol\.{}\b"),
+    ):
+        unread += [
+            f"{model.__name__}.{field.name}"
+            for field in fields(model)
+            if not re.search(pattern.format(field.name), text)
+        ]
+    assert unread == []
