@@ -96,7 +96,9 @@ def _listing(generator: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _written(value: Any) -> Any:
-    """What stands in a text for a value: lists are lists, whatever Python made of them."""
+    """What stands in a text for a value, as in Ansible: lists are lists, whatever Python made of them, and none is nothing."""
+    if value is None:
+        return ""
     return plain(value) if isinstance(value, (tuple, list, dict)) else value
 
 

@@ -92,7 +92,8 @@ class _Lazy:
                 environment.lstrip_blocks,
                 environment.newline_sequence,
                 environment.keep_trailing_newline,
-                environment.finalize is not None,
+                # Constants are compiled as they will be written.
+                environment.finalize and [environment.finalize(one) for one in (None, True, (1,))],
                 environment.variable_start_string,
                 environment.variable_end_string,
                 environment.block_start_string,

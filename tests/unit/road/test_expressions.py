@@ -98,6 +98,9 @@ TEMPLATES: list[tuple[str, Any]] = [
     ("{% if true %}{{ 'a\\nb' }}{% endif %}\\n", "a\\nb\\n"),
     ("{% raw %}{{ '\\d' }}{% endraw %}{# '\\d' #}", "{{ '\\d' }}"),
     ("{{ {'a\\n': '\\t'} }}", {"a\\n": "\\t"}),
+    # none is nothing in a text, and none where it is all there is
+    ("a{{ none }}b{{ {'k': none}.k }}", "ab"),
+    ("{{ none ~ 'x' }};{{ [none] }};{{ none | string }};{% if none %}y{% endif %}", "Nonex;[None];None;"),
     # lists are lists in a text too
     ("{{ ['b', 'a', 'b'] | unique }};{{ l | map('string') }};{{ l | select('gt', 1) }}", "['b', 'a'];['3', '1', '2'];[3, 2]"),
     ("{{ (1, 2) }};{{ {'k': (1, 2)} }};{{ [1, 2, 3] | batch(2) }};{{ d | dictsort | first }}", "[1, 2];{'k': [1, 2]};[[1, 2], [3]];['a', 1]"),
