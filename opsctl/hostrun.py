@@ -360,6 +360,8 @@ class HostRun:
         if task is not None and task.register:
             label = f"`{task.name}`" if task.name is not None else task.id
             known[task.register] = Unknown(label) if unknown else body.get("result")
+        if task is not None and unknown and task.kind == "set_fact":
+            known.update((str(name), Unknown(task.id)) for name in task.args if name != "cacheable")
         if body.get("facts"):
             self.state.learn(body["facts"])
         known.update(body.get("set") or {})

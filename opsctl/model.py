@@ -24,6 +24,7 @@ class LoopControl:
     index_var: str | None = None
     label: Any = None
     pause: Any = 0
+    extended: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .agent.expr import Scope
-from .agent.values import Document, ExprError, Omit, condition, dynamic, lift, to_wire
+from .agent.values import Document, ExprError, Omit, condition, dynamic, lift, loop_variables, to_wire
 from .config.templates import locate
 from .errors import ConfigError, OpsError, Span
 from .model import Task
@@ -237,7 +237,7 @@ class TaskBuilder:
         out: list[Any] = []
         control = self.task.loop_control
         item_names = (
-            frozenset({control.loop_var, control.index_var or "", "ansible_loop", "ansible_loop_var"})
+            frozenset({control.loop_var, control.index_var or "", "ansible_loop", "ansible_loop_var", "ansible_index_var"})
             if looped
             else frozenset()
         )
@@ -390,12 +390,14 @@ class TaskBuilder:
     def _loop(self) -> None:
         task, control = self.task, self.task.loop_control
         names = frozenset(name for name in (control.loop_var, control.index_var) if name)
-        extra = frozenset({"ansible_loop", "ansible_loop_var"})
+        extra = frozenset({"ansible_loop", "ansible_loop_var", "ansible_index_var"})
         wire: dict[str, Any] = {}
         if control.loop_var != "item":
             wire["loop_var"] = control.loop_var
         if control.index_var:
             wire["index_var"] = control.index_var
+        if control.extended:
+            wire["extended"] = True
         if control.pause:
             wire["pause"] = self._value(control.pause, self.scope)[1]
         known, values = self._value(task.loop, self.scope)
@@ -431,16 +433,7 @@ class TaskBuilder:
         layers = self.layers
         types: dict[str, Any] = {}
         for index, value in enumerate(values):
-            loop = {
-                "index": index + 1,
-                "index0": index,
-                "first": index == 0,
-                "last": index == len(values) - 1,
-                "length": len(values),
-            }
-            top: dict[str, Any] = {control.loop_var: value, "ansible_loop_var": control.loop_var, "ansible_loop": loop}
-            if control.index_var:
-                top[control.index_var] = index
+            top = loop_variables(values, index, control.loop_var, control.index_var, control.extended)
             self.layers = (*layers[:-1], top, layers[-1])
             scope = self.engine.scope(*self.layers)
             item: dict[str, Any] = {"item": to_wire(value)}

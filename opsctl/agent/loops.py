@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from .kinds import Fail
 from .outcome import failure, summary
-from .values import ExprError, UnknownValue, from_wire, to_wire
+from .values import ExprError, UnknownValue, from_wire, loop_variables, to_wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,23 +39,18 @@ def loop(runner: Runner, task: Task, scope: Scope, report: Report) -> Result:
             "result": {"changed": False, "skipped": True, "results": []},
         }
     parts: List[Result] = []
+    loop_var, index_var, extended = control.get("loop_var") or "item", control.get("index_var"), control.get("extended")
+    values = [from_wire(item["item"]) for item in items]
     for index, item in enumerate(items):
         if index and control.get("pause"):
             runner.services.sleep(float(runner.engine.evaluate(from_wire(control["pause"]), scope)))
-        value = from_wire(item["item"])
-        names = {control.get("loop_var") or "item": value, "ansible_loop_var": control.get("loop_var") or "item"}
-        if control.get("index_var"):
-            names[control["index_var"]] = index
-        names["ansible_loop"] = {"index": index + 1, "index0": index, "first": not index, "last": index == len(items) - 1,
-                                 "length": len(items)}  # fmt: skip
+        value = values[index]
+        names = loop_variables(values, index, loop_var, index_var, extended)
         inner = runner.scope(task, names)
         said = item.get("label")
         if said is None:
             said = control["label"] if control.get("label") is not None else to_wire(value)
-        try:
-            shown = runner.engine.evaluate(from_wire(said), inner)
-        except (ExprError, UnknownValue):
-            shown = value
+        shown = _shown(runner, said, inner, value)
         report.item = shown
         try:
             part = runner.one({**task, **{k: item[k] for k in ("args", "when", "env") if k in item}}, inner, report)
@@ -69,8 +64,31 @@ def loop(runner: Runner, task: Task, scope: Scope, report: Report) -> Result:
             }
         part["label"] = shown
         if part.get("result") is not None:
-            part["result"][control.get("loop_var") or "item"] = value
-            part["result"]["ansible_loop_var"] = control.get("loop_var") or "item"
+            part["result"].update({loop_var: value, "ansible_loop_var": loop_var})
+            if index_var:
+                part["result"].update({index_var: index, "ansible_index_var": index_var})
+            if extended:
+                # All items in the result of each would grow with the square of their number.
+                said_of = {key: it for key, it in names["ansible_loop"].items() if key != "allitems"}
+                part["result"]["ansible_loop"] = said_of
+        _leave(runner, task, item, part)
         parts.append(part)
     report.item = None
     return summary(parts)
+
+
+def _shown(runner: Runner, said: Any, scope: Scope, value: Any) -> Any:
+    try:
+        return runner.engine.evaluate(from_wire(said), scope)
+    except (ExprError, UnknownValue):
+        return value
+
+
+def _leave(runner: Runner, task: Task, item: Dict[str, Any], part: Result) -> None:
+    """What later items see of this one: the variables that it set, and its result as the registered one."""
+    if task["kind"] == "set_fact":
+        runner.set.update(part.get("learned") or {})
+    if part["outcome"] == "unknown":
+        runner.forget(task, item.get("args"))
+    elif task.get("register") and part.get("result") is not None:
+        runner.set[task["register"]] = part["result"]

@@ -82,7 +82,7 @@ def summary(parts: List[Result]) -> Result:
             "changed": any(part.get("changed") for part in parts),
             "failed": outcome == "failed",
             "skipped": outcome == "skipped",
-            "msg": "one or more items failed" if outcome == "failed" else "all items completed",
+            "msg": "One or more items failed" if outcome == "failed" else "All items completed",
         },
         "pending": any(part.get("pending") for part in parts),
     }
@@ -94,10 +94,10 @@ def summary(parts: List[Result]) -> Result:
     learned: Dict[str, Any] = {}
     for part in parts:
         learned.update(part.pop("learned", None) or {})
-    if learned:
-        out["learned"] = learned
     if outcome == "unknown":
         out["result"] = None
+    elif learned:
+        out["learned"] = learned
     return out
 
 

@@ -229,8 +229,9 @@ class Runner:
         name = task.get("register")
         if outcome == "unknown":
             self.judge.pend(task, *final.pop("touched", ((), True)))
-            if name:
-                self.set[name] = Unknown(label(task))
+            self.forget(task, task["args"])
+            for item in task.get("items") or ():
+                self.forget(task, item["args"])
         elif name and result is not None:
             self.set[name] = result
         new = final.pop("learned", None)
@@ -250,7 +251,9 @@ class Runner:
                 outcome = "rescued"
                 self._rescued(task, report.name, result)
         final["outcome"] = outcome
-        if outcome == "changed" or (outcome == "ignored" and final.get("changed")):
+        # An ignored failure notifies nobody, but what items of a loop have changed before it is changed.
+        done = any(part["outcome"] == "changed" for part in final.get("items") or ())
+        if outcome == "changed" or (outcome == "ignored" and done):
             try:
                 final["notified"] = self.handlers.notify(task, scope)
             except ExprError as exc:
@@ -262,6 +265,14 @@ class Runner:
                 self.handlers.paid(name, ran=False)
         report.finish(final)
         return final["outcome"] not in ("failed", "rescued")
+
+    def forget(self, task: Task, args: Optional[Mapping[str, Any]]) -> None:
+        """Check mode: what ``task`` registers, or sets with ``args``, cannot be known."""
+        unknown = Unknown(label(task))
+        if task.get("register"):
+            self.set[task["register"]] = unknown
+        if task["kind"] == "set_fact":
+            self.set.update((name, unknown) for name in args or () if name != "cacheable")
 
     # -- one item -----------------------------------------------------------------------------------------------------
 

@@ -215,6 +215,24 @@ def dynamic(value: Any) -> bool:
     return False
 
 
+def loop_variables(
+    values: Sequence[Any], index: int, loop_var: str, index_var: Optional[str] = None, extended: Any = False
+) -> Dict[str, Any]:
+    """What the item ``values[index]`` of a loop sees; ``extended`` tells it of the items around it too."""
+    count = len(values)
+    about: Dict[str, Any] = {"index": index + 1, "index0": index, "first": index == 0, "last": index == count - 1, "length": count}
+    if extended:
+        about.update(revindex=count - index, revindex0=count - index - 1, allitems=list(values))
+        if index:
+            about["previtem"] = values[index - 1]
+        if index < count - 1:
+            about["nextitem"] = values[index + 1]
+    out: Dict[str, Any] = {loop_var: values[index], "ansible_loop_var": loop_var, "ansible_loop": about}
+    if index_var:
+        out.update({index_var: index, "ansible_index_var": index_var})
+    return out
+
+
 def to_wire(value: Any) -> Any:
     """A value as JSON: Templates become `{"$t": ...}`, Expressions `{"$e": ...}`."""
     if isinstance(value, Document):

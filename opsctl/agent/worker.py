@@ -140,7 +140,8 @@ class Worker:
         except Fail as exc:
             blind = load(request["kind"]).blind
             told = {"msg": exc.msg, "cause": exc.cause, "hint": exc.hint, "needs": exc.needs, "result": exc.result}
-            return {"m": "done", "failed": True, **told, "blind": blind}
+            changed = bool(exc.result.pop("changed", False))
+            return {"m": "done", "failed": True, "changed": changed, **told, "blind": blind}
         except Cancelled:
             return {"m": "done", "failed": True, "cancelled": True, "msg": "stopped", "result": {}}
         except OSError as exc:

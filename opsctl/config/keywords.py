@@ -110,6 +110,11 @@ class LoopControlWords(_Words):
     index_var: Identifier = Field(None, description="The name of a variable with the position, from 0.")
     label: TextField = Field(None, description="What is shown for an item, instead of the whole of it.")
     pause: Seconds = Field(0, description="Seconds to wait between two items.")
+    extended: Boolean = Field(
+        False,
+        description="Tell `ansible_loop` (which has `index`, `index0`, `first`, `last`, `length`) of the other items too: "
+        "`previtem`, `nextitem`, `allitems`, `revindex`, `revindex0`.",
+    )
 
 
 class PlayWords(Common):

@@ -48,7 +48,6 @@ REFUSED_TASK: dict[str, str] = {
     "roles": "there are no roles; put the tasks into a file and use `import_tasks`",
 }
 REFUSED_LOOP_CONTROL: dict[str, str] = {
-    "extended": "use `index_var`, and `loop | length` for the count",
     "extended_allitems": "use the list itself",
     "break_when": "filter the list of `loop` beforehand, or guard the task with `when`",
 }

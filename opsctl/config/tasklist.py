@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from ..agent.values import loop_variables
 from ..errors import ConfigError, Span
 from ..model import Block, LoopControl, Node, Task
 from . import loops
@@ -223,13 +224,8 @@ class TaskList:
         items = static_value(raw, layers, f"the loop of `{key}`", span)
         if not isinstance(items, list):
             raise ConfigError(f"the loop of `{key}` must yield a list, not {show(items)}", span=span)
-        out: list[Mapping[str, Any]] = []
-        for index, value in enumerate(items):
-            scope = {control.loop_var: value}
-            if control.index_var:
-                scope[control.index_var] = index
-            out.append(scope)
-        return out
+        names = control.loop_var, control.index_var, control.extended
+        return [loop_variables(items, index, *names) for index in range(len(items))]
 
     def loop_control(self, given: Any) -> LoopControl:
         if given is None:
@@ -237,7 +233,8 @@ class TaskList:
         words = check(LoopControlWords, given, "loop_control", self.problems, refused=REFUSED_LOOP_CONTROL)
         if words is None:
             return LoopControl()
-        return LoopControl(str(words.loop_var), words.index_var and str(words.index_var), words.label, words.pause)
+        index_var = words.index_var and str(words.index_var)
+        return LoopControl(str(words.loop_var), index_var, words.label, words.pause, words.extended)
 
     def task(self, item: Map, inherit: Inherit, handler: bool) -> Task | None:
         before = len(self.problems)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.support.project import Project, TestNode
 
 
@@ -292,3 +294,118 @@ def test_data_from_a_node_is_never_a_template(project: Project, node: TestNode) 
         node,
     ).ok()
     assert (node.files / "copied").read_text() == evil
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_items_of_a_loop_see_what_earlier_ones_left(check: bool, project: Project, node: TestNode) -> None:
+    """`set_fact` in a loop accumulates, whether the items are known before the play or only on the node, in blocks,
+    included files and handlers, for `when` and in check mode; a registered result is the earlier item's until the end."""
+    project.write("inc.yml", '- set_fact: {inc: "{{ inc | default([]) + [one ~ item] }}"}\n  loop: [1, 2]\n')
+    run = project.deploy(
+        """
+        - hosts: all
+          vars: {names: [a, b, c]}
+          tasks:
+            - {command: echo go, register: go, changed_when: true, check_mode: false, notify: h}
+            - {set_fact: {known: "{{ known | default([]) + [item] }}"}, loop: "{{ names }}"}
+            - {set_fact: {two: "{{ two | default([]) + [item] }}"}, loop: "{{ names }}",
+               when: "two | default([]) | length < 2"}
+            - block:
+                - {set_fact: {late: "{{ late | default({}) | combine({item: go.stdout}) }}"}, loop: "{{ go.stdout_lines + ['x'] }}"}
+            - {include_tasks: inc.yml, loop: [p, q], loop_control: {loop_var: one}}
+            - {command: "{{ item }}", loop: ["false", "true", "false"], register: first, ignore_errors: true,
+               check_mode: false, when: first is not defined or first is failed}
+            - assert:
+                that:
+                  - known == names
+                  - two == ['a', 'b']
+                  - "late == {'go': 'go', 'x': 'go'}"
+                  - inc == ['p1', 'p2', 'q1', 'q2']
+                  - first.results | map(attribute='skipped', default=false) | list == [false, false, true]
+          handlers:
+            - {name: h, set_fact: {handled: "{{ handled | default('') ~ item }}"}, loop: [1, 2]}
+            - {name: told, listen: h, assert: {that: handled == '12'}}
+        - hosts: all
+          tasks:
+            - assert: {that: known | length == 3 and handled == '12'}
+        """,
+        node,
+        check=check,
+    )
+    assert run.code == (8 if check else 0), run.explain()
+
+
+def test_an_unknown_item_makes_what_it_would_set_unknown(project: Project, node: TestNode) -> None:
+    """Check mode: what an item of unknown value would have added is missing from nobody's sight: the whole is unknown."""
+    run = project.deploy(
+        """
+        - hosts: all
+          tasks:
+            - {command: echo 1, register: late}
+            - set_fact: {acc: old}
+            - {set_fact: {acc: "{{ acc ~ item }}"}, loop: ["{{ late.stdout }}", "x"]}
+            - debug: {msg: "{{ acc }}"}
+        - hosts: all
+          tasks:
+            - debug: {msg: "{{ acc }}"}
+        """,
+        node,
+        check=True,
+    )
+    assert run.outcomes == ["changed", "ok", "unknown", "unknown", "unknown"], run.explain()
+
+
+def test_what_an_item_of_a_loop_knows_of_its_place(project: Project, node: TestNode) -> None:
+    """`ansible_loop`, with `extended` also about the other items, before the play and on the node alike; the results
+    of items carry what Ansible's do."""
+    run = project.deploy(
+        """
+        - hosts: all
+          vars: {shown: "{{ ansible_loop.previtem | default('-') }}{{ it }}{{ ansible_loop.nextitem | default('-') }} {{ ansible_loop.index
+              }}{{ ansible_loop.revindex }}{{ ansible_loop.revindex0 }}{{ ansible_loop.allitems | length }} {{ ansible_index_var }}{{ i }}"}
+          tasks:
+            - {command: echo b, register: b, changed_when: false}
+            - {debug: {msg: "{{ shown }}"}, loop: [a, b], loop_control: &c {loop_var: it, index_var: i, extended: yes}, register: known}
+            - {debug: {msg: "{{ shown }}"}, loop: "{{ ['a'] + b.stdout_lines }}", loop_control: *c, register: late}
+            - {debug: {msg: "{{ ansible_loop.length }}"}, loop: [a], register: plain}
+            - assert:
+                that:
+                  - known.results | map(attribute='msg') | list == ['-ab 1212 i0', 'ab- 2102 i1']
+                  - known == late
+                  - known.results[1].i == 1 and known.results[1].ansible_index_var == 'i'
+                  - known.results[1].ansible_loop.previtem == 'a' and 'nextitem' not in known.results[1].ansible_loop
+                  - plain.results[0].msg == 1 and 'ansible_loop' not in plain.results[0]
+        """,
+        node,
+    ).ok()
+    assert run.outcomes == ["ok"] * 5
+
+
+def test_a_command_that_ran_has_changed_things_whatever_its_status(project: Project, node: TestNode) -> None:
+    """`failed_when` that forgives a status leaves `changed` and notifies, as in Ansible; an ignored failure notifies
+    nobody; what could not be started has changed nothing."""
+    project.write("bad.sh", "#!/bin/sh\nexit 5\n", mode=0o755)
+    run = project.deploy(
+        """
+        - hosts: all
+          tasks:
+            - {shell: "exit 3", register: forgiven, failed_when: "forgiven.rc not in [0, 3]", notify: one}
+            - {command: "false", register: ignored, ignore_errors: true, notify: two}
+            - {script: bad.sh, register: script, ignore_errors: true}
+            - {raw: "exit 4", register: raw, ignore_errors: true}
+            - {command: /nothing/here, register: missing, failed_when: false, notify: two}
+            - {command: "false", register: denied, failed_when: false, changed_when: false, notify: two}
+            - assert:
+                that:
+                  - forgiven.changed and not forgiven.failed
+                  - ignored.changed and script.changed and raw.changed
+                  - not missing.changed and missing.rc == 2 and missing.stdout == '' and missing.stdout_lines == []
+                  - not denied.changed
+          handlers:
+            - {name: one, debug: }
+            - {name: two, debug: }
+        """,
+        node,
+    ).ok()
+    assert run.outcomes == ["changed", "ignored", "ignored", "ignored", "ok", "ok", "ok", "ok"], run.explain()
+    assert run.tasks()[-1]["task"]["name"] == "one"

@@ -33,12 +33,13 @@ class Command(Kind):
 
     def probe(self, args: Args, node: Node) -> Dict[str, Any]:
         chdir = expand(args["chdir"]) if args.get("chdir") else None
-        skip = ""
+        skip, why = "", ""
         for name, present in (("creates", True), ("removes", False)):
             pattern = args.get(name)
             if pattern and matches(pattern, chdir) == present:
-                skip = "skipped, since %s %s" % (pattern, "exists" if present else "does not exist")
-        return {"skip": skip, "chdir": chdir}
+                state = "exists" if present else "does not exist"
+                skip, why = "skipped, since %s %s" % (pattern, state), "Did not run command since '%s' %s" % (pattern, state)
+        return {"skip": skip, "why": why, "chdir": chdir}
 
     def decide(self, args: Args, seen: Dict[str, Any]) -> Optional[Change]:
         if seen["skip"]:
@@ -70,16 +71,16 @@ class Command(Kind):
         stdin = args.get("stdin")
         if stdin is not None and args.get("stdin_add_newline", True):
             stdin += "\n"
-        done = node.run(
-            words, shell=self.shell, stdin=stdin, cwd=seen["chdir"], executable=args.get("executable"), live=True
+        done = run(
+            node, words, shell=self.shell, stdin=stdin, cwd=seen["chdir"], executable=args.get("executable"), live=True
         )
         return finish(done, args, words)
 
     def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
         if not seen["skip"]:
             return {}
-        empty: Dict[str, Any] = {"stdout": "", "stderr": "", "stdout_lines": [], "stderr_lines": []}
-        return {"cmd": self.words(args), "rc": 0, "msg": seen["skip"], **empty}
+        said = {"stdout": seen["skip"], "stdout_lines": [seen["skip"]]}
+        return {"cmd": self.words(args), "rc": 0, "msg": seen["why"], **_silence(), **said}
 
 
 class Shell(Command):
@@ -119,8 +120,12 @@ class Script(Command):
             with os.fdopen(fd, "wb") as stream:
                 for chunk in source.chunks(node):
                     stream.write(chunk)
-            done = node.run([*interpreter, path, *arguments], cwd=seen["chdir"], live=True)
+            done = run(node, [*interpreter, path, *arguments], cwd=seen["chdir"], live=True)
         return finish(done, args, args["cmd"])
+
+    def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
+        told = super().report(args, seen)
+        return {**told, "skipped": True} if told else told  # as in Ansible, where only `script` says so
 
 
 def _fixed(pattern: str) -> str:
@@ -145,6 +150,19 @@ def matches(pattern: str, chdir: Optional[str]) -> bool:
     return bool(glob.glob(path))
 
 
+def run(node: Node, command: Union[str, List[str]], **how: Any) -> Completed:
+    """`Node.run` for a task; one that cannot be started has a result with no output. Raises `Fail`."""
+    try:
+        return node.run(command, **how)
+    except Fail as exc:
+        exc.result = {**_silence(), **exc.result}
+        raise
+
+
+def _silence() -> Dict[str, Any]:
+    return {"stdout": "", "stderr": "", "stdout_lines": [], "stderr_lines": []}
+
+
 def finish(done: Completed, args: Args, command: Any) -> Dict[str, Any]:
     """Ansible's result keys of a command that has run. Raises `Fail` for another end than exit status 0."""
     stdout, stderr = done.stdout, done.stderr
@@ -164,7 +182,8 @@ def finish(done: Completed, args: Args, command: Any) -> Dict[str, Any]:
         return {**out, "msg": ""}
     if done.timed_out:
         out["timed_out"] = True
-    raise Fail("`%s` failed: %s" % (_text(command), done.why()), cause=done.tail(), **out)
+    # What has run may have changed something, whatever its status.
+    raise Fail("`%s` failed: %s" % (_text(command), done.why()), cause=done.tail(), changed=True, **out)
 
 
 def _text(command: Any) -> str:

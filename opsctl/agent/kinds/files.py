@@ -238,6 +238,8 @@ class File(Kind):
     @staticmethod
     def _result(path: str, seen: Dict[str, Any]) -> Dict[str, Any]:
         out = files.report(path, files.look(path), "dest" if seen["state"] in ("link", "hard") else "path")
+        if seen["state"] == "touch":
+            out["dest"] = path  # Ansible says only this, the others of this kind `path`
         if "src" in seen:
             out["src"] = seen["src"]
         return out

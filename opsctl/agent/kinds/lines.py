@@ -93,14 +93,13 @@ class LineInFile(Kind):
                 path, iter((data,)), seen["want"], seen["info"], backup=args.get("backup", False), validate=validate
             )
         out = {**self.report(args, seen), "msg": change.msg, "backup": kept or ""}
-        if args.get("state") == "absent":
-            out["found"] = change.plan["removed"]
-        return out
+        return {**out, "found": change.plan["removed"]} if "found" in out else out
 
     def report(self, args: Args, seen: Dict[str, Any]) -> Dict[str, Any]:
         if self.waits(args, seen):
             return {"path": seen["path"]}
-        return {**files.report(seen["path"], files.look(seen["path"])), "msg": ""}
+        found = {"found": 0} if args.get("state") == "absent" else {}
+        return {**files.report(seen["path"], files.look(seen["path"])), "msg": "", "backup": "", **found}
 
 
 def _pattern(args: Args, name: str) -> Optional[re.Pattern[str]]:

@@ -37,6 +37,18 @@ def test_a_command_is_not_a_shell_and_a_shell_is() -> None:
     assert run("shell", {"cmd": "echo $BASH", "executable": "/bin/bash"}).result["stdout"] == "/bin/bash"
 
 
+def test_a_command_that_is_skipped_says_so_as_ansible_does(tmp_path: Path) -> None:
+    """`creates` and `removes` give a result of status 0 whose output is why; only `script` calls itself skipped."""
+    done = run("command", {"cmd": "echo x", "creates": str(tmp_path)})
+    why = f"skipped, since {tmp_path} exists"
+    assert not done.changed and done.result["rc"] == 0 and done.result["msg"] == f"Did not run command since '{tmp_path}' exists"
+    assert (done.result["stdout"], done.result["stdout_lines"], done.result["stderr"]) == (why, [why], "")
+    gone = run("shell", {"cmd": "echo x", "removes": f"{tmp_path}/gone"}).result
+    assert gone["stdout"] == f"skipped, since {tmp_path}/gone does not exist" and "skipped" not in gone
+    script, args = load("script")(), {"cmd": "x", "creates": str(tmp_path)}
+    assert script.report(args, script.probe(args, Node()))["skipped"] is True
+
+
 def test_argv_is_run_as_it_is() -> None:
     words = ["printf", "%s|", "a b", "", "*", "é"]
     assert run("command", {"argv": words}).result["stdout"] == "a b||*|é|"

@@ -136,7 +136,8 @@ def test_absent_removes_files_links_and_trees_but_not_what_links_point_to(tmp_pa
 def test_touch_with_preserved_times_changes_nothing_the_second_time(tmp_path: Path) -> None:
     args = {"path": f"{tmp_path}/t", "state": "touch", "access_time": "preserve", "modification_time": "preserve"}
     twice("file", args)
-    assert run("file", {"path": f"{tmp_path}/t", "state": "touch"}).changed
+    done = run("file", {"path": f"{tmp_path}/t", "state": "touch"})
+    assert done.changed and done.result["path"] == done.result["dest"] == f"{tmp_path}/t"
     twice("file", {**args, "modification_time": "202001020304.05"})
 
 

@@ -90,6 +90,7 @@ def test_a_missing_file_needs_create(tmp_path: Path) -> None:
 
 def test_a_line_gone_from_a_missing_file_is_nothing_to_do(tmp_path: Path) -> None:
     assert look("lineinfile", {"path": f"{tmp_path}/f", "line": "x", "state": "absent"}) is None
+    assert run("lineinfile", {"path": f"{tmp_path}/f", "line": "x", "state": "absent"}).result["found"] == 0
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:

@@ -210,13 +210,13 @@ def test_task_keywords(load: Load) -> None:
             "command: ls\nregister: r\nuntil: r.rc == 0\nretries: 5\ndelay: 0.5\n"
             "changed_when: false\nfailed_when: [a, b]\n"
             "check_mode: No\ndiff: YES\nno_log: On\nrun_once: true\nloop: [1]\n"
-            "loop_control: {loop_var: x, index_var: i, label: '{{ x }}', pause: 1}"
+            "loop_control: {loop_var: x, index_var: i, label: '{{ x }}', pause: 1, extended: yes}"
         ),
     )
     assert (task.register, task.until, task.retries, task.delay) == ("r", ("r.rc == 0",), 5, 0.5)
     assert (task.changed_when, task.failed_when) == ((False,), ("a", "b"))
     assert (task.check_mode, task.diff, task.no_log, task.run_once) == (False, True, True, True)
-    assert task.loop_control == LoopControl("x", "i", "{{ x }}", 1)
+    assert task.loop_control == LoopControl("x", "i", "{{ x }}", 1, True)
 
 
 def test_templates_pass_where_the_run_evaluates_them(load: Load) -> None:
@@ -289,9 +289,12 @@ def test_includes_in_a_loop(load: Load) -> None:
         one_yml="- command: 1\n",
         two_yml="- command: 2\n",
     )
+    told = {"ansible_loop_var": "name", "ansible_index_var": "i"}
+    first = {"index": 1, "index0": 0, "first": True, "last": False, "length": 2}
+    last = {"index": 2, "index0": 1, "first": False, "last": True, "length": 2}
     assert [(task.args["cmd"], task.scopes) for task in tasks(book.plays[0])] == [
-        ("1", ({"name": "one", "i": 0},)),
-        ("2", ({"name": "two", "i": 1},)),
+        ("1", ({"name": "one", "i": 0, "ansible_loop": first, **told},)),
+        ("2", ({"name": "two", "i": 1, "ansible_loop": last, **told},)),
     ]
 
 
