@@ -220,7 +220,8 @@ def loop_variables(
 ) -> Dict[str, Any]:
     """What the item ``values[index]`` of a loop sees; ``extended`` tells it of the items around it too."""
     count = len(values)
-    about: Dict[str, Any] = {"index": index + 1, "index0": index, "first": index == 0, "last": index == count - 1, "length": count}
+    about: Dict[str, Any] = {"index": index + 1, "index0": index, "first": not index, "last": index == count - 1}
+    about["length"] = count
     if extended:
         about.update(revindex=count - index, revindex0=count - index - 1, allitems=list(values))
         if index:
