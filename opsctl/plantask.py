@@ -81,6 +81,8 @@ class TaskBuilder:
         when = self._when(self.scope, tuple(map(condition, task.when)), looped=task.loop is not None)
         if when == [False]:
             out.update(when=when, args={})
+            if task.register and task.loop is not None:
+                self._skipped_loop()
             return self._scoped()
         if when:
             self.guarded = True
@@ -419,6 +421,17 @@ class TaskBuilder:
             self._static_loop(values, names, wire)
         if wire:
             self.out["loop_control"] = wire
+
+    def _skipped_loop(self) -> None:
+        """A loop of which no item runs: its registered result still has one for each item, if they are known."""
+        if self.b._later(lift(self.task.loop), self.layers):
+            return
+        known, values = self._quiet(self.task.loop)
+        if known and isinstance(values, list) and values:
+            control = self.task.loop_control
+            names = {"loop_var": control.loop_var, "index_var": control.index_var, "extended": control.extended}
+            self.out["loop_control"] = {name: value for name, value in names.items() if value}
+            self.out["items"] = [{"item": to_wire(value), "args": {}, "when": [False]} for value in values]
 
     def _static_loop(self, values: Any, names: frozenset[str], wire: dict[str, Any]) -> None:
         task, control = self.task, self.task.loop_control

@@ -36,7 +36,7 @@ def loop(runner: Runner, task: Task, scope: Scope, report: Report) -> Result:
         return {
             "outcome": "skipped",
             "reason": "the loop has no items",
-            "result": {"changed": False, "skipped": True, "results": []},
+            "result": {"changed": False, "skipped": True, "skipped_reason": "No items in the list", "results": []},
         }
     parts: List[Result] = []
     loop_var, index_var, extended = control.get("loop_var") or "item", control.get("index_var"), control.get("extended")

@@ -82,7 +82,7 @@ def summary(parts: List[Result]) -> Result:
             "changed": any(part.get("changed") for part in parts),
             "failed": outcome == "failed",
             "skipped": outcome == "skipped",
-            "msg": "One or more items failed" if outcome == "failed" else "All items completed",
+            "msg": {"failed": "One or more items failed", "skipped": "All items skipped"}.get(outcome, "All items completed"),
         },
         "pending": any(part.get("pending") for part in parts),
     }

@@ -409,3 +409,29 @@ def test_a_command_that_ran_has_changed_things_whatever_its_status(project: Proj
     ).ok()
     assert run.outcomes == ["changed", "ignored", "ignored", "ignored", "ok", "ok", "ok", "ok"], run.explain()
     assert run.tasks()[-1]["task"]["name"] == "one"
+
+
+def test_a_loop_that_is_skipped_has_a_result_for_each_item(project: Project, node: TestNode) -> None:
+    """What reads `results` of a skipped loop finds them, whether the condition is known before the play or not; a loop
+    that cannot be evaluated is skipped all the same."""
+    run = project.deploy(
+        """
+        - hosts: all
+          tasks:
+            - {command: echo no, register: no, changed_when: false}
+            - {debug: , loop: [a, b], when: false, register: known, loop_control: {index_var: i}}
+            - {debug: , loop: [a, b], when: no.stdout == 'yes', register: late}
+            - {debug: , loop: "{{ nowhere }}", when: false, register: broken}
+            - {debug: , loop: "{{ no.nothing }}", when: false, register: later}
+            - {debug: , loop: [], register: empty}
+            - assert:
+                that:
+                  - known.skipped and known.results | map(attribute='skipped') | list == [true, true]
+                  - known.results | map(attribute='item') | list == ['a', 'b'] and known.results[1].i == 1
+                  - known.msg == 'All items skipped' and late.results | length == 2
+                  - broken is skipped and later is skipped
+                  - empty is skipped and empty.results == [] and empty.skipped_reason == 'No items in the list'
+        """,
+        node,
+    ).ok()
+    assert run.outcomes == ["ok", *["skipped"] * 5, "ok"], run.explain()
