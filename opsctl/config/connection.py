@@ -163,6 +163,8 @@ def check_task_variables(values: Mapping[str, Any], where: str) -> list[ConfigEr
     """The same for variables that a task, block or include gives: a host is reached once for a whole play.
     ``where`` is how it gives them: `vars` or `set_fact`."""
     out = check_play_variables(values)
+    if where == "set_fact":
+        out += [_no_name(values, name) for name in values if not str(name).isidentifier()]
     allowed = {*_INVENTORY_ONLY, *(_OF_TASKS if where == "vars" else ())}
     for name in values:
         if name in _KNOWN and name.startswith("ansible_") and name not in allowed:
@@ -174,6 +176,13 @@ def check_task_variables(values: Mapping[str, Any], where: str) -> list[ConfigEr
                 )
             )
     return out
+
+
+def _no_name(values: Mapping[str, Any], name: str) -> ConfigError:
+    hint = "use letters, digits and `_`"
+    if "{{" in str(name):
+        hint = 'a name is written out; keep such values in a mapping: `all: "{{ all | default({}) | combine({KEY: VALUE}) }}"`'
+    return ConfigError(f"`{name}` cannot be the name of a variable", span=key_span(values, name), hint=hint)
 
 
 def layered(given: Mapping[str, Any], keywords: Mapping[str, Any], *above: Mapping[str, Any]) -> Map:
