@@ -435,3 +435,43 @@ def test_a_loop_that_is_skipped_has_a_result_for_each_item(project: Project, nod
         node,
     ).ok()
     assert run.outcomes == ["ok", *["skipped"] * 5, "ok"], run.explain()
+
+
+def test_blocks_includes_handlers_and_variables_go_as_in_ansible(project: Project, node: TestNode) -> None:
+    """What a play with includes in loops, a rescued loop, listeners and chained handlers writes is, line by line, what
+    ansible-core 2.19 wrote for it."""
+    project.write("t.yml", "- shell: echo t-{{ q }}-{{ item | default('-') }} >> {{ files }}/log\n  notify: '{{ topic }}'\n")
+    project.deploy(
+        """
+        - hosts: all
+          vars: {topic: tp, q: play}
+          tasks:
+            - {include_tasks: t.yml, vars: {q: inc}}
+            - {import_tasks: t.yml, vars: {q: "{{ topic }}-imp"}}
+            - {include_tasks: t.yml, loop: [a, b], when: item != 'a'}
+            - block:
+                - {command: "echo {{ item }}", loop: [1, 2, 3], failed_when: item == 2, register: lf}
+              rescue:
+                - shell: "echo rescue {{ ansible_failed_result.results | length }} {{ lf.results | selectattr('failed') | map(attribute='item') | list }} >> {{ files }}/log"
+              always:
+                - {shell: "echo always >> {{ files }}/log", when: lf is failed}
+            - {shell: "echo {{ outer }} >> {{ files }}/log", loop: [a], vars: {outer: "{{ item }}-x"}}
+            - {set_fact: {q: fact}}
+            - {shell: "echo {{ q }} {{ vars['q'] }} {{ r }} >> {{ files }}/log", vars: {r: "{{ q }}"}}
+            - block:
+                - {shell: "exit 1", ignore_errors: true, register: e}
+                - {fail: {msg: "{{ e.rc }}"}}
+              rescue:
+                - {shell: "echo {{ ansible_failed_result.msg }} {{ e is changed }} >> {{ files }}/log", notify: h1}
+          handlers:
+            - {name: h2, shell: "echo h2 >> {{ files }}/log", listen: tp}
+            - {name: h1, shell: "echo h1 >> {{ files }}/log", notify: h0}
+            - {name: h0, shell: "echo h0 >> {{ files }}/log"}
+            - {name: h3, shell: "echo h3-{{ item }} >> {{ files }}/log", listen: tp, loop: [1, 2]}
+        """,
+        node,
+    ).ok()
+    assert (node.files / "log").read_text().splitlines() == [
+        "t-inc--", "t-tp-imp--", "t-play-b", "rescue 3 [2]", "always", "a-x", "fact fact fact", "1 True",
+        "h2", "h1", "h0", "h3-1", "h3-2",
+    ]  # fmt: skip
