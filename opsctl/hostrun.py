@@ -284,6 +284,7 @@ class HostRun:
     def _said(self, body: Body, again: bool = False) -> None:
         """An event of the node; ``again`` when it was told to the world before (resume)."""
         kind = body.get("ev")
+        task = self.run.tasks.get(body.get("task", ""))
         emit = (lambda *_, **__: None) if again else self.run.bus.emit
         if kind == "finished":
             self._finished(body, again)
@@ -297,6 +298,8 @@ class HostRun:
             else:
                 self.state.learn(kept(body["facts"]) if again else body["facts"])
                 emit("host_facts", host=self.host, duration_s=body.get("duration_s", 0.0))
+        elif kind == "adopted":
+            self._keep(task, _as_it_was(body) if again else body, bool(body.get("unknown")))
         elif kind == "decided":
             self.batch.done(body["task"], self.host, {"value": body["value"]})
         elif kind == "password_refused":
@@ -332,7 +335,7 @@ class HostRun:
         outcome = body["outcome"]
         if outcome in ("failed", "rescued", "ignored"):
             findings.attach(body)
-        self._remember(task, {**body, **{key: kept(body[key]) for key in VALUES if key in body}} if again else body)
+        self._remember(task, _as_it_was(body) if again else body)
         self.state.counts[outcome] += 1
         if again:
             return
@@ -353,18 +356,22 @@ class HostRun:
             censor(out)
         self.run.bus.emit("task_finished", **out)
 
-    def _remember(self, task: Task | None, body: Mapping[str, Any]) -> None:
-        """Keep what later plays, other hosts and `run_once` need to know."""
+    def _keep(self, task: Task | None, body: Mapping[str, Any], unknown: bool) -> None:
+        """What a task has registered and set on this host, also if it ran on another one (`run_once`)."""
         known = self.state.set
-        unknown = body["outcome"] == "unknown" or bool(body.get("pending"))
         if task is not None and task.register:
             label = f"`{task.name}`" if task.name is not None else task.id
             known[task.register] = Unknown(label) if unknown else body.get("result")
         if task is not None and unknown and task.kind == "set_fact":
             known.update((str(name), Unknown(task.id)) for name in task.args if name != "cacheable")
+        known.update(body.get("set") or {})
+
+    def _remember(self, task: Task | None, body: Mapping[str, Any]) -> None:
+        """Keep what later plays, other hosts and `run_once` need to know."""
+        unknown = body["outcome"] == "unknown" or bool(body.get("pending"))
         if body.get("facts"):
             self.state.learn(body["facts"])
-        known.update(body.get("set") or {})
+        self._keep(task, body, unknown)
         if task is not None and task.run_once is not False:
             answer: Body = {
                 "set": body.get("set") or {},
@@ -374,6 +381,11 @@ class HostRun:
             if "result" in body:
                 answer["value"] = body["result"]
             self.batch.done(task.id, self.host, answer)
+
+
+def _as_it_was(body: Body) -> Body:
+    """An event of the ledger with its values as the node sent them."""
+    return {**body, **{key: kept(body[key]) for key in VALUES if key in body}}
 
 
 def singular(task: Task) -> bool:

@@ -213,10 +213,20 @@ class Runner:
         return True
 
     def _adopt(self, task: Task, turn: Dict[str, Any], report: Report) -> bool:
-        """Take over what the host that ran a `run_once` task got."""
-        if "value" in turn and task.get("register"):
-            self.set[task["register"]] = Unknown(label(task)) if turn.get("unknown") else turn["value"]
-        self.set.update(turn.get("set") or {})
+        """Take over what the host that ran a `run_once` task got; an event tells the controller for later plays."""
+        taken: Result = {}
+        if turn.get("unknown"):
+            self.forget(task, task.get("args"))
+            taken["unknown"] = True
+        elif "value" in turn and task.get("register"):
+            taken["result"] = self.set[task["register"]] = turn["value"]
+        if turn.get("set"):
+            taken["set"] = turn["set"]
+            self.set.update(turn["set"])
+        if taken:
+            if task.get("no_log"):
+                self.taint.add([*sensitive(taken.get("result") or {}), *sensitive(taken.get("set") or {})])
+            self.services.emit({"ev": "adopted", "task": task["id"], **taken})
         if turn.get("failed"):
             report.finish({"outcome": "failed", "error": {"what": "`run_once` failed on %s" % turn.get("host")}})
             return False

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.project import Project, TestNode
+from tests.support.running import Running, lines
 from tests.support.sshd import free_port
 
 MakeNode = Callable[..., TestNode]
@@ -107,6 +108,39 @@ def test_run_once_and_hostvars(project: Project, three: list[TestNode]) -> None:
         assert (node.files / "token").read_text() == "token-n1"
         assert (node.files / "theirs").read_text() == "n1!"
     assert len([event for event in run.tasks() if event["task"]["name"] == "once"]) in (1, 3)
+
+
+def test_run_once_is_remembered_everywhere(project: Project, three: list[TestNode]) -> None:
+    """What a `run_once` task set and registered is there on every host in later plays too, also in a resumed run."""
+    project.write(
+        "site.yml",
+        """
+        - hosts: all
+          gather_facts: false
+          tasks:
+            - {set_fact: {chosen: "{{ inventory_hostname }}"}, run_once: true}
+            - {command: "echo token-of-{{ inventory_hostname }}", register: token, run_once: true}
+        - hosts: all
+          gather_facts: false
+          tasks:
+            - shell: "echo held >> {{ files }}/log; while [ ! -e {{ files }}/gate ]; do sleep 0.05; done"
+            - {copy: {dest: "{{ files }}/got", content: "{{ chosen }} {{ token.stdout }}"}}
+        - hosts: all
+          gather_facts: false
+          tasks:
+            - {copy: {dest: "{{ files }}/again", content: "{{ chosen }}"}}
+        """,
+    )
+    project.inventory(*three)
+    with Running(project, "deploy", "site.yml", "--json") as first:
+        first.until(lambda: all(lines(node) for node in three), "the second play does not begin everywhere")
+        first.kill()
+    for node in three:
+        (node.files / "gate").touch()
+    project.opsctl("deploy", "--resume", "--json").ok()
+    for node in three:
+        assert (node.files / "got").read_text() == "n1 token-of-n1"
+        assert (node.files / "again").read_text() == "n1"
 
 
 def test_any_errors_fatal(project: Project, three: list[TestNode]) -> None:
