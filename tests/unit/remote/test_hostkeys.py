@@ -144,6 +144,24 @@ def test_many_writers_at_once(tmp_path: Path) -> None:
     assert sorted(lines) == sorted(line_for(f"host{number}", key(number)) for number in range(20))
 
 
+def test_another_run_has_just_accepted_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that somebody wrote down between two of our looks at the file is known, not changed."""
+    path = tmp_path / "known_hosts"
+    mine = check(path, "box", policy="strict")
+    look = mine.known.has_key
+
+    def and_then(*given: Any) -> bool:
+        found = look(*given)
+        path.write_text(line_for("box", key(1)) + "\n")
+        return found
+
+    monkeypatch.setattr(mine.known, "has_key", and_then)
+    mine.check(key(1))
+    path.unlink()
+    with pytest.raises(HostKeyChanged, match="has changed"):
+        mine.check(key(2))
+
+
 def test_another_run_met_another_key(tmp_path: Path) -> None:
     """If somebody else wrote a different key a moment ago, the second one is a changed key."""
     path = tmp_path / "known_hosts"
