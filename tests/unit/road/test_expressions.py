@@ -17,7 +17,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.agent import filters
+from opsctl.agent import yamltext
 from opsctl.agent.expr import Engine
 from opsctl.agent.values import ExprError, Expression, Template, from_wire, lift, to_wire
 from opsctl.remote import bootstrap
@@ -308,5 +308,5 @@ VALUES = st.recursive(
 @given(VALUES, st.sampled_from([None, True, False]))
 def test_yaml_that_is_written_is_read_again(value: Any, flow: bool | None) -> None:
     """Every value comes back from `to_yaml` and `to_nice_yaml` as it was, whatever its texts look like."""
-    assert yaml.safe_load(filters.to_yaml(value, default_flow_style=flow)) == value
-    assert yaml.safe_load(filters.to_nice_yaml(value)) == value
+    assert yaml.safe_load(yamltext.to_yaml(value, default_flow_style=flow)) == value
+    assert yaml.safe_load(yamltext.to_nice_yaml(value)) == value
